@@ -1,0 +1,1 @@
+"""Records of rollouts, and what shows them."""

@@ -1,0 +1,108 @@
+"""Rollouts as parquet. One row per rollout, ids and their authors side by side; readable with any parquet reader."""
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..trajectory import Segment, Source, StopReason, Trajectory
+
+
+def rollout_columns(
+    trajectories: Sequence[Trajectory],
+    *,
+    rewards: Sequence[Mapping[str, float]] | None = None,
+    advantages: Sequence[Any] | None = None,
+) -> dict[str, list]:
+    """Columns of plain values: ids, `sources` (author per completion token), env_mask, turn_index, logprobs, messages
+    and tool results as JSON, stop_reason, and if given `rewards` (JSON by function) and `advantage`."""
+    columns: dict[str, list] = {
+        "prompt_ids": [list(t.prompt_ids) for t in trajectories],
+        "completion_ids": [list(t.completion_ids) for t in trajectories],
+        "sources": [[str(source) for source in t.sources] for t in trajectories],
+        "env_mask": [list(t.env_mask) for t in trajectories],
+        "turn_index": [list(t.turn_index) for t in trajectories],
+        "logprobs": [None if t.logprobs is None else list(t.logprobs) for t in trajectories],
+        "prompt": [json.dumps(t.prompt, ensure_ascii=False, default=str) for t in trajectories],
+        "messages": [json.dumps(t.messages, ensure_ascii=False, default=str) for t in trajectories],
+        "tool_results": [json.dumps([_result(r) for r in t.tool_results], ensure_ascii=False) for t in trajectories],
+        "stop_reason": [str(t.stop_reason) for t in trajectories],
+        "unfinished": [t.unfinished for t in trajectories],
+    }
+    if rewards is not None:
+        columns["rewards"] = [json.dumps(dict(row)) for row in rewards]
+    if advantages is not None:
+        columns["advantage"] = list(advantages)
+    return columns
+
+
+def save_rollouts(rollouts: Sequence[Trajectory] | Mapping[str, list], path: str | os.PathLike) -> Path:
+    """Write trajectories, or columns from `rollout_columns`, to one parquet file; a half-written file is never left.
+
+    Example:
+        save_rollouts(trajectories, "rollouts/step-000001.parquet")
+    """
+    import pyarrow
+    from pyarrow import parquet
+
+    columns = rollouts if isinstance(rollouts, Mapping) else rollout_columns(rollouts)
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_suffix(".partial")
+    parquet.write_table(pyarrow.table(dict(columns)), partial)
+    return partial.replace(path)
+
+
+def load_rollouts(path: str | os.PathLike) -> list[dict[str, Any]]:
+    """The rows of a parquet file, or of all of them in a folder, in order of file name; JSON columns are decoded.
+
+    Raises:
+        FileNotFoundError: there is no such file, or no parquet file in the folder.
+    """
+    from pyarrow import parquet
+
+    path = Path(path)
+    files = sorted(path.glob("*.parquet")) if path.is_dir() else [path]
+    if not files:
+        raise FileNotFoundError(f"{path} has no parquet files; expected those that the trainer writes to `rollouts/`")
+    rows = [row for file in files for row in parquet.read_table(file).to_pylist()]
+    for row in rows:
+        for name in ("prompt", "messages", "tool_results", "rewards"):
+            if name in row:
+                row[name] = json.loads(row[name])
+    return rows
+
+
+def to_segments(prompt_ids: Sequence[int], completion_ids: Sequence[int], sources: Sequence[str]) -> tuple[Segment, ...]:
+    """The segments of a saved row: runs of consecutive tokens with one author."""
+    segments = [Segment(Source.PROMPT, tuple(prompt_ids))]
+    start = 0
+    for end in range(1, len(sources) + 1):
+        if end == len(sources) or sources[end] != sources[start]:
+            segments.append(Segment(Source(sources[start]), tuple(completion_ids[start:end])))
+            start = end
+    return tuple(segments)
+
+
+def load_trajectories(path: str | os.PathLike) -> list[Trajectory]:
+    """The saved rollouts as trajectories again; tool results and log-probs stay in the rows of `load_rollouts`."""
+    return [
+        Trajectory(
+            segments=to_segments(row["prompt_ids"], row["completion_ids"], row["sources"]),
+            stop_reason=StopReason(row["stop_reason"]),
+            messages=tuple(row["messages"]),
+            prompt=row["prompt"],
+        )
+        for row in load_rollouts(path)
+    ]
+
+
+def _result(result: Any) -> dict[str, Any]:
+    return {
+        "call_id": result.call_id,
+        "name": result.name,
+        "content": result.content,
+        "status": str(result.status),
+        "latency_s": result.latency_s,
+    }

@@ -1,0 +1,1 @@
+"""From prompts to finished trajectories: sampling, parsing, tools, observations."""

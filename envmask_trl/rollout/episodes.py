@@ -1,0 +1,96 @@
+"""The start and the end of rollouts: environments opened and closed, prompts rendered. Knows no sampler, no loop."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from transformers import PreTrainedTokenizerBase
+
+from .environments import close_environment, environment_tools, merge_observation, reset_environment, tools_by_name
+from .tools import RolloutAborted, ToolRunner
+
+Environments = Sequence[object] | Callable[[], object] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Episode:
+    """What one rollout starts from.
+
+    Example:
+        Episode(prompt=[{"role": "user", "content": "Play."}], tools=[maze.move], environment=maze, failed=False)
+    """
+
+    prompt: Any
+    tools: list[Callable[..., Any]]
+    environment: object | None = None
+    failed: bool = False  # the environment could not be reset
+
+    @property
+    def ordered_tools(self) -> frozenset[str]:
+        """The tools that share the environment's state."""
+        return frozenset(tools_by_name(environment_tools(self.environment))) if self.environment else frozenset()
+
+
+@contextmanager
+def open_episodes(
+    prompts: Sequence[Any],
+    *,
+    tools: Sequence[Callable[..., Any]],
+    row_tools: Sequence[Sequence[Callable[..., Any]]] | None,
+    environments: Environments,
+    rows: Sequence[Mapping[str, Any]] | None,
+    runner: ToolRunner,
+) -> Iterator[list[Episode]]:
+    """One episode per prompt; environments that were made here are closed on every way out."""
+    for name, values in (("row_tools", row_tools), ("rows", rows), ("environments", environments)):
+        if values is not None and not callable(values) and len(values) != len(prompts):
+            raise ValueError(f"{name} has {len(values)} entries but there are {len(prompts)} prompts; give one for each")
+    own_tools = row_tools or [[] for _ in prompts]
+    if not callable(environments):
+        instances = environments or [None] * len(prompts)
+        yield [
+            Episode(prompt, [*tools, *own, *(environment_tools(env) if env else [])], env)
+            for prompt, own, env in zip(prompts, own_tools, instances, strict=True)
+        ]
+        return
+    made: list[object] = []
+    try:
+        episodes = []
+        for prompt, own, row in zip(prompts, own_tools, rows or [{}] * len(prompts), strict=True):
+            made.append(environments())
+            episodes.append(_reset(made[-1], prompt, [*tools, *own], row))
+        yield episodes
+    finally:
+        for env in made:
+            close_environment(env, runner=runner)
+
+
+def _reset(env: object, prompt: Any, tools: list[Callable[..., Any]], row: Mapping[str, Any]) -> Episode:
+    all_tools = [*tools, *environment_tools(env)]
+    try:
+        observation = reset_environment(env, {"prompt": prompt, **row})
+    except RolloutAborted:
+        return Episode(prompt, all_tools, env, failed=True)
+    return Episode(merge_observation(prompt, observation), all_tools, env)
+
+
+def encode_prompt(
+    prompt: Any, tools: Sequence[Callable[..., Any]], tokenizer: PreTrainedTokenizerBase, template_kwargs: dict[str, Any]
+) -> tuple[int, ...]:
+    """The ids of a prompt, the opening of the model's turn included; a text is encoded as it is.
+
+    Raises:
+        ValueError: tools with a prompt that is a text, or a prompt without tokens.
+    """
+    if isinstance(prompt, str):
+        if tools:
+            raise ValueError("tools need a prompt of messages, which the chat template can show them in; found a text")
+        ids = tokenizer(prompt)["input_ids"]
+    else:
+        ids = tokenizer.apply_chat_template(
+            prompt, tools=list(tools) or None, add_generation_prompt=True, return_dict=False, **template_kwargs
+        )
+    if not ids:
+        raise ValueError(f"the prompt {prompt!r} has no tokens")
+    return tuple(ids)

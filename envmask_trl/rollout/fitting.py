@@ -1,0 +1,59 @@
+"""Cuts a text to a number of tokens, with a mark that the reader can see. Knows one text: no template."""
+
+from transformers import PreTrainedTokenizerBase
+
+from .limits import Cut
+
+MAX_CHARACTERS_PER_TOKEN = 64  # longer tokens exist only for runs of one character
+
+
+def cut_text(text: str, max_tokens: int, cut: Cut, tokenizer: PreTrainedTokenizerBase) -> str:
+    """`text` in at most about `max_tokens` tokens, the mark included. Whole characters only; unchanged if it fits.
+
+    Example (cut="tail"):
+        "a b c d e f g h" -> "a b [5 of 8 tokens cut]"
+    """
+    shortened = _shorten(text, max_tokens * MAX_CHARACTERS_PER_TOKEN, cut)
+    encoding = tokenizer(shortened, add_special_tokens=False, return_offsets_mapping=True)
+    spans = encoding["offset_mapping"]
+    if len(spans) <= max_tokens and len(shortened) == len(text):
+        return text
+    total = str(len(spans)) if len(shortened) == len(text) else f"over {len(spans)}"
+    mark = f" [cut: {cut} of {total} tokens] "
+    keep = max(max_tokens - len(tokenizer(mark, add_special_tokens=False)["input_ids"]), 0)
+    return _keep(shortened, spans, keep, cut, mark)
+
+
+def _keep(text: str, spans: list[tuple[int, int]], keep: int, cut: Cut, mark: str) -> str:
+    """Keep `keep` tokens of `text` at the ends that are not cut. A character is never divided."""
+    if keep == 0:
+        return mark.strip()
+    if cut == "tail":
+        return text[: spans[keep - 1][0]] + mark.rstrip()
+    if cut == "head":
+        return mark.lstrip() + text[spans[-keep][1] :]
+    front = keep // 2
+    back = keep - front
+    head = text[: spans[front - 1][0]] if front else ""
+    return head + mark + text[spans[-back][1] :]
+
+
+def _shorten(text: str, max_characters: int, cut: Cut) -> str:
+    """Drop what cannot be kept anyway, so that ten megabytes are not tokenised for two hundred tokens."""
+    if len(text) <= 2 * max_characters:
+        return text
+    if cut == "tail":
+        return text[: 2 * max_characters]
+    if cut == "head":
+        return text[-2 * max_characters :]
+    return text[:max_characters] + text[-max_characters:]
+
+
+def even_limits(sizes: list[int], total: int) -> list[int]:
+    """Limits that sum to at most `total` and cut the largest sizes first: `([10, 2, 6], 12)` -> `[5, 2, 5]`."""
+    limits = [0] * len(sizes)
+    left = max(total, 0)
+    for rank, index in enumerate(sorted(range(len(sizes)), key=sizes.__getitem__)):
+        limits[index] = min(sizes[index], left // (len(sizes) - rank))
+        left -= limits[index]
+    return limits

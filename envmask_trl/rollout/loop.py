@@ -1,0 +1,213 @@
+"""The turn loop. Knows token ids, text and tools: no tensors, no trainer.
+
+Each round: sample all live rollouts, parse, run all calls of all rollouts at once, append the observations, drop the
+rollouts that stopped.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import closing, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+from transformers import PreTrainedTokenizerBase
+
+from ..trajectory import CallStatus, StopReason, ToolCall, ToolResult, Trajectory
+from .environments import is_done, tools_by_name
+from .episodes import Environments, Episode, encode_prompt, open_episodes
+from .limits import RolloutLimits
+from .observations import MIN_CONTENT_TOKENS, ObservationEncoder
+from .samplers import Sample, Sampler
+from .state import RolloutState
+from .tool_calls import ParsedTurn, TemplateParser, TurnParser
+from .tools import ToolRunner
+
+UNREADABLE = "unreadable_call"  # stands in for the name of a call that could not be read
+
+
+def run_rollouts(
+    prompts: Sequence[Any],
+    *,
+    tokenizer: PreTrainedTokenizerBase,
+    sampler: Sampler,
+    tools: Sequence[Callable[..., Any]] | None = None,
+    row_tools: Sequence[Sequence[Callable[..., Any]]] | None = None,
+    environments: Environments = None,
+    rows: Sequence[Mapping[str, Any]] | None = None,
+    limits: RolloutLimits | None = None,
+    prompt_ids: Sequence[Sequence[int]] | None = None,
+    parser: TurnParser | None = None,
+    encoder: ObservationEncoder | None = None,
+    tool_runner: ToolRunner | None = None,
+    stop_token_ids: Collection[int] | None = None,
+    template_kwargs: dict[str, Any] | None = None,
+    any_live: Callable[[int], bool] = bool,
+) -> list[Trajectory]:
+    """Let the model and its tools take turns until every rollout stopped; one trajectory per prompt, in order.
+
+    Example:
+        sampler = TransformersSampler(model, tokenizer)
+        run_rollouts([[{"role": "user", "content": "6 * 7?"}]], tokenizer=tokenizer, sampler=sampler, tools=[multiply])
+
+    Args:
+        prompts: message lists, or texts (which are encoded as they are, and take no tools).
+        tokenizer: a fast tokenizer; with tools, it needs a chat template.
+        sampler: see `Sampler`.
+        tools: functions with type hints and a docstring, sync or async, for every rollout.
+        row_tools: further tools per rollout; `tools` and they are what that rollout may call.
+        environments: TRL's contract: a factory, then each rollout gets its own instance, reset with its row and closed
+            on every way out; or instances that were reset already and that the caller closes.
+        rows: dataset rows, passed to the environments' `reset`.
+        limits: budgets, see `RolloutLimits`.
+        prompt_ids: the prompts, if they are encoded already.
+        parser: from a turn's text to what was meant; by default transformers' response parsing.
+        encoder: by default `ObservationEncoder(tokenizer, ...)` under the same limits.
+        tool_runner: by default one with a deadline of 30 s per call.
+        stop_token_ids: every id that ends a turn; by default the tokenizer's eos.
+        template_kwargs: as for `apply_chat_template`, the same for prompts and observations.
+        any_live: told how many rollouts still run here, says whether any process still has one. An engine whose
+            processes wait for each other is so asked for the same number of rounds everywhere.
+
+    Raises:
+        ValueError: lists of unequal length, tools for a prompt that is a text, or a template that cannot be used.
+    """
+    limits, kwargs = limits or RolloutLimits(), dict(template_kwargs or {})
+    stop_ids = frozenset({tokenizer.eos_token_id} if stop_token_ids is None else stop_token_ids)
+    with (
+        nullcontext(tool_runner) if tool_runner else closing(ToolRunner()) as runner,
+        open_episodes(
+            prompts, tools=tools or (), row_tools=row_tools, environments=environments, rows=rows, runner=runner
+        ) as episodes,
+    ):
+        ids = prompt_ids or [encode_prompt(e.prompt, e.tools, tokenizer, kwargs) for e in episodes]
+        states = [new_state(i, *pair, limits) for i, pair in enumerate(zip(episodes, ids, strict=True))]
+        used = next((episode.tools for episode in episodes if episode.tools), None)
+        if used:
+            parser = parser or TemplateParser(tokenizer, tools=used, stop_token_ids=stop_ids, template_kwargs=kwargs)
+            encoder = encoder or ObservationEncoder(
+                tokenizer,
+                tools=used,
+                stop_token_ids=stop_ids,
+                max_observation_tokens=limits.max_observation_tokens,
+                cut=limits.observation_cut,
+                template_kwargs=kwargs,
+            )
+        loop = TurnLoop(tokenizer, sampler, limits, parser, encoder, runner, stop_ids)
+        while any_live(len(live := [state for state in states if state.live])):
+            loop.play_round(live)
+        return [state.freeze() for state in states]
+
+
+def new_state(index: int, episode: Episode, prompt_ids: Sequence[int], limits: RolloutLimits) -> RolloutState:
+    """A rollout at its start, finished already where nothing can be sampled."""
+    state = RolloutState(
+        index,
+        episode.prompt,
+        tuple(prompt_ids),
+        tools=tools_by_name(episode.tools),
+        ordered_tools=episode.ordered_tools,
+        environment=episode.environment,
+    )
+    if episode.failed:
+        state.finish(StopReason.ENV_ERROR)
+    elif state.room(limits) < 1:
+        state.finish(StopReason.PROMPT_TOO_LONG)
+    return state
+
+
+@dataclass(frozen=True, slots=True)
+class TurnLoop:
+    """Plays rounds. Everything that changes is in the states."""
+
+    tokenizer: PreTrainedTokenizerBase
+    sampler: Sampler
+    limits: RolloutLimits
+    parser: TurnParser | None  # None without tools: a turn is then always an answer
+    encoder: ObservationEncoder | None
+    runner: ToolRunner
+    stop_ids: frozenset[int]
+
+    def play_round(self, live: list[RolloutState]) -> None:
+        """One turn of the model for each live rollout, then one round of all their calls."""
+        budgets = [min(state.room(self.limits), self.limits.max_turn_tokens or state.room(self.limits)) for state in live]
+        samples = self.sampler.sample([state.context() for state in live], budgets)
+        for state, sample, budget in zip(live, samples, budgets, strict=True):
+            self.take_turn(state, sample, budget)
+        self.answer_calls([state for state in live if state.live])
+
+    def take_turn(self, state: RolloutState, sample: Sample, budget: int) -> None:
+        """Append what was sampled and decide whether the rollout goes on."""
+        if len(sample.token_ids) > budget:
+            raise ValueError(
+                f"the sampler returned {len(sample.token_ids)} tokens for rollout {state.index}, whose budget is {budget}"
+            )
+        if not sample.token_ids:
+            state.finish(StopReason.LENGTH)
+            return
+        was_cut = sample.finish_reason == "length"
+        turn = self.plain(sample) if was_cut or self.parser is None else self.read(sample)
+        state.add_turn(sample, turn)
+        state.closed = sample.token_ids[-1] in self.stop_ids
+        if was_cut:
+            state.finish(StopReason.LENGTH)
+        elif turn.kind == "answer":
+            state.finish(StopReason.ANSWERED)
+        elif state.tool_rounds >= self.limits.max_tool_calling_iterations:
+            state.finish(StopReason.MAX_TURNS)
+        elif not self.has_room_for_results(state):
+            state.finish(StopReason.CONTEXT_FULL)
+
+    def read(self, sample: Sample) -> ParsedTurn:
+        assert self.parser is not None
+        return self.parser(self.tokenizer.decode(list(sample.token_ids)))
+
+    def plain(self, sample: Sample) -> ParsedTurn:
+        """A turn of which nothing is run, as text."""
+        content = self.tokenizer.decode(list(sample.token_ids), skip_special_tokens=True)
+        return ParsedTurn("answer", {"role": "assistant", "content": content})
+
+    def has_room_for_results(self, state: RolloutState) -> bool:
+        """Whether the scaffold, shortest contents and a short answer fit. Asked before a tool is run, not after."""
+        assert self.encoder is not None
+        calls = calls_or_stand_in(state)
+        scaffold = self.encoder.scaffold_tokens(calls, closed=state.closed)
+        return scaffold + MIN_CONTENT_TOKENS * len(calls) + self.limits.min_answer_tokens <= state.room(self.limits)
+
+    def answer_calls(self, states: list[RolloutState]) -> None:
+        """Run the calls of all rollouts at once and show each its results."""
+        all_results = self.runner.run([state.job() for state in states]) if states else []
+        for state, results in zip(states, all_results, strict=True):
+            results = results or [unreadable(state)]
+            state.add_results(results)
+            if any(result.status is CallStatus.ABORTED for result in results):
+                state.finish(StopReason.ENV_ERROR)
+            elif state.environment is not None and is_done(state.environment):
+                state.finish(StopReason.ENV_DONE)
+            elif state.malformed_calls > self.limits.max_malformed_calls:
+                state.finish(StopReason.MALFORMED)
+            else:
+                self.show_results(state, results)
+
+    def show_results(self, state: RolloutState, results: list[ToolResult]) -> None:
+        assert self.encoder is not None
+        observation = self.encoder.encode(
+            calls_or_stand_in(state),
+            [result.content for result in results],
+            closed=state.closed,
+            max_tokens=state.room(self.limits) - self.limits.min_answer_tokens,
+        )
+        if observation is None:
+            state.finish(StopReason.CONTEXT_FULL)
+        else:
+            state.observe(observation, results)
+
+
+def calls_or_stand_in(state: RolloutState) -> tuple[ToolCall, ...]:
+    """The calls of the last turn, or one that stands for a turn that could not be read."""
+    return state.calls or (ToolCall(f"call{state.num_turns - 1:02d}000", UNREADABLE, {}),)
+
+
+def unreadable(state: RolloutState) -> ToolResult:
+    """The corrective answer to a turn that could not be read; nothing was run."""
+    (call,) = calls_or_stand_in(state)
+    content = f"Error: the tool call could not be read ({state.problem}); nothing was run. Write it again."
+    return ToolResult(call.id, call.name, content, CallStatus.MALFORMED, latency_s=0.0)

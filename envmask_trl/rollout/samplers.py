@@ -1,0 +1,69 @@
+"""What the loop asks of a sampler, and one that plays given turns. Knows token ids: no tools, no templates."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+FinishReason = Literal["stop", "length"]
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """All tokens of one live rollout so far. Between two calls with the same id, ids are only ever appended.
+
+    Example:
+        Context(id=3, token_ids=(1, 2, 3, 10, 19, 20, 21))
+    """
+
+    id: int
+    token_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One sampled turn, its stop token included.
+
+    Example:
+        Sample(token_ids=(10, 11, 19), logprobs=(-0.3, -1.2, -0.1), finish_reason="stop")
+    """
+
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...] | None  # natural log of the sampling distribution; None where the engine tells none
+    finish_reason: FinishReason  # "stop": ended by a stop token or stop string; "length": cut by its budget
+
+
+class Sampler(Protocol):
+    """Samples one turn for every context, in order. `max_new_tokens` has one budget per context."""
+
+    def sample(self, contexts: list[Context], max_new_tokens: list[int]) -> list[Sample]: ...
+
+
+class ScriptedSampler:
+    """Plays given turns, for tests and notebooks: rollout i plays the turns of script i.
+
+    A turn longer than its budget is cut as a real engine would cut it. Log-probs are made up from the position, so
+    that a misalignment shows.
+
+    Example:
+        ScriptedSampler([[(10, 19), (11, 19)], [(12, 19)]])
+    """
+
+    def __init__(self, scripts: Iterable[Sequence[Sequence[int]]], *, logprobs: bool = True):
+        self.scripts = [[tuple(turn) for turn in script] for script in scripts]
+        self.turns_played = [0] * len(self.scripts)
+        self.seen: list[list[Context]] = []  # the contexts of every call, for assertions
+        self.logprobs = logprobs
+
+    def sample(self, contexts: list[Context], max_new_tokens: list[int]) -> list[Sample]:
+        self.seen.append(list(contexts))
+        return [self._next(context, budget) for context, budget in zip(contexts, max_new_tokens, strict=True)]
+
+    def _next(self, context: Context, budget: int) -> Sample:
+        turn_number = self.turns_played[context.id]
+        script = self.scripts[context.id]
+        if turn_number >= len(script):
+            raise ValueError(f"rollout {context.id} asks for turn {turn_number}, but its script has {len(script)} turns")
+        self.turns_played[context.id] += 1
+        ids = script[turn_number][:budget]
+        logprobs = tuple(-0.01 * (position + 1) for position in range(len(ids))) if self.logprobs else None
+        return Sample(ids, logprobs, "length" if len(script[turn_number]) > budget else "stop")

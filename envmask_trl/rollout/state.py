@@ -1,0 +1,142 @@
+"""One rollout while it runs. Knows token ids and messages: no tensors, no trainer, no tokenizer.
+
+Tokens and their author are appended together, so neither can exist without the other. An observation stays pending until
+the model has answered it: a rollout that ends before that simply never had it.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..trajectory import CallStatus, Message, Segment, Source, StopReason, ToolCall, ToolResult, Trajectory
+from .limits import RolloutLimits
+from .observations import Observation
+from .samplers import Context, Sample
+from .tool_calls import ParsedTurn
+from .tools import ToolJob
+
+NEVER_RUN = (CallStatus.UNKNOWN_TOOL, CallStatus.BAD_ARGUMENTS, CallStatus.MALFORMED)
+
+
+@dataclass(slots=True)
+class RolloutState:
+    """The growing row of one prompt.
+
+    Example:
+        state = RolloutState(0, prompt, (1, 2), tools={"weather": weather})
+        state.add_turn(Sample((10, 19), None, "stop"), parsed)
+        state.observe(observation, results)
+        state.context()  # Context(id=0, token_ids=(1, 2, 10, 19, 20, 21))
+    """
+
+    index: int
+    prompt: Any
+    prompt_ids: tuple[int, ...]
+    tools: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+    ordered_tools: frozenset[str] = frozenset()
+    environment: object | None = None
+    stop_reason: StopReason | None = None
+    calls: tuple[ToolCall, ...] = ()  # of the last turn, not yet answered
+    problem: str = ""  # why the last turn could not be read
+    closed: bool = False  # the last turn ended with its own stop token
+    tool_rounds: int = 0
+    malformed_calls: int = 0
+    cut_observations: int = 0
+    control_tokens: int = 0
+    segments: list[Segment] = field(default_factory=list)
+    messages: list[Message] = field(default_factory=list)
+    tool_results: list[ToolResult] = field(default_factory=list)
+    pending: tuple[Segment, ...] = ()
+    pending_messages: list[Message] = field(default_factory=list)
+    _ids: list[int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._append(Segment(Source.PROMPT, self.prompt_ids))
+
+    @property
+    def live(self) -> bool:
+        return self.stop_reason is None
+
+    @property
+    def num_turns(self) -> int:
+        return sum(segment.source is Source.MODEL for segment in self.segments)
+
+    def context(self) -> Context:
+        """Everything that the model sees next: what it said, what it was told, and the pending observation."""
+        pending = (token for segment in self.pending for token in segment.token_ids)
+        return Context(self.index, (*self._ids, *pending))
+
+    def room(self, limits: RolloutLimits) -> int:
+        """Tokens left behind the last turn, the pending observation counted as used."""
+        completion = len(self._ids) - len(self.prompt_ids) + sum(len(segment.token_ids) for segment in self.pending)
+        return limits.room(len(self.prompt_ids), completion)
+
+    def add_turn(self, sample: Sample, turn: ParsedTurn) -> None:
+        """Append a sampled turn, and with it the observation that it answers."""
+        for segment in self.pending:
+            self._append(segment)
+        self.messages += self.pending_messages
+        self.pending, self.pending_messages = (), []
+        self._append(Segment(Source.MODEL, tuple(sample.token_ids), sample.logprobs))
+        self.messages.append(with_call_ids(turn.message, turn.calls, self.num_turns - 1))
+        self.calls, self.problem = numbered(turn.calls, self.num_turns - 1), turn.reason
+
+    def job(self) -> ToolJob:
+        return ToolJob(self.calls, self.tools, self.ordered_tools)
+
+    def add_results(self, results: list[ToolResult]) -> None:
+        """Record what the calls returned; `observe` decides whether the model ever sees it."""
+        self.tool_rounds += 1
+        self.tool_results += results
+        self.malformed_calls += sum(result.status in NEVER_RUN for result in results)
+
+    def observe(self, observation: Observation, results: list[ToolResult]) -> None:
+        """Put an observation behind the last turn, pending until the model answers it."""
+        self.cut_observations += observation.num_cut
+        self.control_tokens += observation.num_control_tokens
+        self.pending = observation.segments
+        self.pending_messages = [
+            {"role": "tool", "name": result.name, "tool_call_id": result.call_id, "content": content}
+            for result, content in zip(results, observation.contents, strict=True)
+        ]
+        self.calls = ()
+
+    def finish(self, reason: StopReason) -> None:
+        self.stop_reason = reason
+
+    def freeze(self) -> Trajectory:
+        """The finished rollout; a pending observation is not part of it."""
+        assert self.stop_reason is not None, f"rollout {self.index} is still live"
+        return Trajectory(
+            segments=tuple(self.segments),
+            stop_reason=self.stop_reason,
+            messages=tuple(self.messages),
+            tool_results=tuple(self.tool_results),
+            prompt=self.prompt,
+            cut_observations=self.cut_observations,
+            control_tokens=self.control_tokens,
+            malformed_calls=self.malformed_calls,
+        )
+
+    def _append(self, segment: Segment) -> None:
+        self.segments.append(segment)
+        self._ids.extend(segment.token_ids)
+
+
+def numbered(calls: tuple[ToolCall, ...], turn: int) -> tuple[ToolCall, ...]:
+    """Give calls without an id one of nine letters and digits (some templates allow nothing else)."""
+    return tuple(
+        call if call.id else ToolCall(f"call{turn:02d}{number:03d}", call.name, call.arguments)
+        for number, call in enumerate(calls)
+    )
+
+
+def with_call_ids(message: Message, calls: tuple[ToolCall, ...], turn: int) -> Message:
+    """The assistant's message with the same ids on its calls as the results will carry."""
+    if not calls:
+        return message
+    entries = [
+        {**entry, "id": call.id}
+        for entry, call in zip(message["tool_calls"], numbered(calls, turn), strict=True)
+    ]
+    return {**message, "tool_calls": entries}

@@ -1,0 +1,107 @@
+"""From the text of a turn to what the model meant by it. Knows text: no tokens, no tools, nothing is run here."""
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from transformers import PreTrainedTokenizerBase
+
+from ..trajectory import Message, ToolCall
+from .response_templates import find_response_template
+
+TurnKind = Literal["answer", "calls", "malformed"]
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedTurn:
+    """What a turn was: an answer, calls, or something that was meant as a call and cannot be read.
+
+    Example:
+        ParsedTurn("calls", {"role": "assistant", "content": "", "tool_calls": [...]}, calls=(ToolCall(...),))
+        ParsedTurn("malformed", {"role": "assistant", "content": '<tool_call>{"na'}, reason="the JSON ends too early")
+    """
+
+    kind: TurnKind
+    message: Message
+    calls: tuple[ToolCall, ...] = ()
+    reason: str = ""  # for "malformed": one sentence that the model can use
+
+
+TurnParser = Callable[[str], ParsedTurn]  # anything that reads the decoded turn, control tokens included
+
+
+class TemplateParser:
+    """Reads turns with transformers' response parsing, by the tokenizer's `response_template`.
+
+    A tokenizer without one gets the first known format that reads back a call which its chat template has written.
+
+    Args:
+        tokenizer: has a chat template.
+        tools: given to the parser, which types the arguments of formats that write them as bare text.
+        stop_token_ids: ids that may end a turn; their text never becomes part of the content.
+        template_kwargs: as for `apply_chat_template`; they decide how the template opens an assistant's turn.
+
+    Raises:
+        ValueError: no known format reads this template's calls.
+    """
+
+    def __init__(
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        *,
+        tools: list | None = None,
+        stop_token_ids: Collection[int] = (),
+        template_kwargs: dict[str, Any] | None = None,
+    ):
+        self.tokenizer = tokenizer
+        self.tools = tools
+        self.stop_texts = [tokenizer.decode([token_id]) for token_id in sorted(stop_token_ids)]
+        self.response_template, self.opening = find_response_template(tokenizer, tools, template_kwargs or {})
+
+    def __call__(self, text: str) -> ParsedTurn:
+        try:
+            message = self.tokenizer.parse_response(
+                text, schema=self.response_template, prefix=self.opening, tools=self.tools
+            )
+            calls = read_calls(message)
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            return ParsedTurn("malformed", self._as_text(text), reason=short_reason(error))
+        message = {"role": "assistant", **message, "content": self._strip(message.get("content") or "")}
+        if not calls:
+            message.pop("tool_calls", None)
+        return ParsedTurn("calls" if calls else "answer", message, calls)
+
+    def _as_text(self, text: str) -> Message:
+        return {"role": "assistant", "content": self._strip(text)}
+
+    def _strip(self, text: str) -> str:
+        for stop_text in self.stop_texts:
+            text = text.removesuffix(stop_text)
+        return text
+
+
+def read_calls(message: Message) -> tuple[ToolCall, ...]:
+    """The calls of a parsed message; arguments stay as they were decoded, whether they are legal or not.
+
+    Raises:
+        ValueError: a call is not an object or has no name: it cannot be answered, so the whole turn cannot be read.
+    """
+    calls = []
+    for entry in message.get("tool_calls") or []:
+        function = entry.get("function", entry) if isinstance(entry, dict) else entry
+        if not isinstance(function, dict):
+            raise ValueError(f"a call must be a JSON object, found {type(function).__name__}")
+        name = function.get("name")
+        if not isinstance(name, str) or not name:
+            raise ValueError("a call must have a 'name' that is a string")
+        if "arguments" not in function:
+            raise ValueError("a call must have 'arguments'")
+        calls.append(ToolCall(id=str(entry.get("id") or ""), name=name, arguments=function["arguments"]))
+    return tuple(calls)
+
+
+def short_reason(error: Exception) -> str:
+    """The sentence of a parser's error without the payload that it echoes, at most 160 characters."""
+    lines = [line for line in str(error).splitlines() if line and not line.startswith("Content:")]
+    reason = next((line.removeprefix("Error: ") for line in lines if line.startswith("Error:")), None)
+    return (reason or (lines[0] if lines else type(error).__name__))[:160]

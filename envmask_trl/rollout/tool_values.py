@@ -1,0 +1,279 @@
+"""What goes into a tool and what becomes of the value it returns. Knows values and signatures: picks no call, no order.
+
+    arguments   find_refusal   None, or why the model's call must not be run
+    value       LoopKeeper     awaits what an async tool returned, on one event loop for all calls
+                to_content     the text that the model is shown
+"""
+
+import asyncio
+import dataclasses
+import inspect
+import json
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from threading import Event, Lock, Thread
+from time import perf_counter
+from typing import Any
+
+from ..trajectory import CallStatus, ToolCall
+
+logger = logging.getLogger(__name__)
+MAX_ECHO = 60  # characters of a name that the model made up
+MAX_MESSAGE = 300  # characters of an exception's message
+MEDIA_BLOCKS = frozenset({"image", "image_url", "input_image", "audio", "input_audio", "video", "video_url"})
+JSON_TYPES = {type(None): "null", bool: "boolean", int: "number", float: "number", str: "string", list: "array"}
+
+
+def find_refusal(call: ToolCall, tools: Mapping[str, Callable[..., Any]]) -> tuple[CallStatus, str] | None:
+    """Why a call must not be run, or None when it is legal.
+
+    Example:
+        find_refusal(ToolCall("0", "ghost", {}), {"weather": weather})
+        (CallStatus.UNKNOWN_TOOL, "Error: there is no tool named 'ghost'. Tools: weather")
+        find_refusal(ToolCall("0", "weather", {"town": "Oslo"}), {"weather": weather})
+        (CallStatus.BAD_ARGUMENTS, "Error: weather takes city: str; missing: city; not known: town")
+    """
+    if call.name not in tools:
+        known = f"Tools: {', '.join(tools)}" if tools else "There are no tools"
+        return CallStatus.UNKNOWN_TOOL, f"Error: there is no tool named {call.name[:MAX_ECHO]!r}. {known}"
+    problem = find_argument_problem(call.name, tools[call.name], call.arguments)
+    return None if problem is None else (CallStatus.BAD_ARGUMENTS, f"Error: {problem}")
+
+
+def find_argument_problem(name: str, tool: Callable[..., Any], arguments: Any) -> str | None:
+    """What is wrong with the arguments, in words that hold no Python internals; None when the tool takes them."""
+    try:
+        signature = inspect.signature(tool)
+    except (ValueError, TypeError):  # some builtins do not say what they take
+        signature = inspect.Signature([inspect.Parameter("arguments", inspect.Parameter.VAR_KEYWORD)])
+    takes = f"{name} takes {describe_parameters(signature)}"
+    if not isinstance(arguments, dict):
+        found = JSON_TYPES.get(type(arguments), "something else")
+        return f"the arguments of {name} must be a JSON object, found {found}; {takes}"
+    try:
+        signature.bind(**arguments)
+    except TypeError:
+        named = {parameter.name: parameter for parameter in signature.parameters.values() if is_named(parameter)}
+        missing = [key for key, parameter in named.items() if is_required(parameter) and key not in arguments]
+        unknown = [str(key)[:MAX_ECHO] for key in arguments if key not in named][:5]
+        problems = [("missing", missing), ("not known", unknown)]
+        return "; ".join([takes, *(f"{problem}: {', '.join(keys)}" for problem, keys in problems if keys)])
+    return None
+
+
+def describe_parameters(signature: inspect.Signature) -> str:
+    """city: str, unit: str (optional)"""
+    parameters = [parameter for parameter in signature.parameters.values() if is_named(parameter)]
+    return ", ".join(describe_parameter(parameter) for parameter in parameters) or "no named arguments"
+
+
+def describe_parameter(parameter: inspect.Parameter) -> str:
+    text = parameter.name
+    if parameter.annotation is not parameter.empty:
+        text += f": {inspect.formatannotation(parameter.annotation)}".replace("'", "")
+    return text if is_required(parameter) else f"{text} (optional)"
+
+
+def is_named(parameter: inspect.Parameter) -> bool:
+    return parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+
+
+def is_required(parameter: inspect.Parameter) -> bool:
+    return parameter.default is parameter.empty
+
+
+def describe_error(error: BaseException) -> str:
+    """Error: ValueError: no such city"""
+    try:
+        message = str(error)[:MAX_MESSAGE]
+    except BaseException:
+        message = "its message cannot be read"
+    return to_text(f"Error: {type(error).__name__}: {message}".removesuffix(": "))
+
+
+def to_content(value: Any) -> str:
+    """The text that the model is shown for what a tool returned.
+
+    A str stays as it is, JSON for dict, list, tuple, number, bool, None and dataclasses, bytes decoded, text blocks
+    joined, `str(value)` for the rest.
+
+    Example:
+        to_content({"ok": True, "x": None})   '{"ok": true, "x": null}'
+        to_content([{"type": "text", "text": "7 C"}, {"type": "text", "text": ", rain"}])   '7 C, rain'
+
+    Raises:
+        ValueError: content blocks that are not text. Other errors come only from the value's own methods.
+    """
+    if isinstance(value, str):
+        return to_text(value)
+    if isinstance(value, (bytes, bytearray)):
+        return value.decode("utf-8", errors="replace")
+    if is_blocks(value):
+        return to_text("".join(read_text_block(block) for block in value))
+    if isinstance(value, (dict, list, tuple, int, float)) or value is None:
+        return to_json(value)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return to_json(value, dataclasses.asdict)
+    return to_text(str(value))
+
+
+def is_blocks(value: Any) -> bool:
+    """Whether a list is made of content blocks; records that merely have a field "type" are data."""
+    return isinstance(value, list) and bool(value) and all(is_block(item) for item in value)
+
+
+def is_block(item: Any) -> bool:
+    if not isinstance(item, dict):
+        return False
+    kind = item.get("type")
+    return isinstance(item.get("text"), str) if kind == "text" else isinstance(kind, str) and kind in MEDIA_BLOCKS
+
+
+def read_text_block(block: Mapping[str, Any]) -> str:
+    if block["type"] != "text":
+        raise ValueError(f"the tool returned a content block of type {block['type']!r}; only 'text' can be shown")
+    return block["text"]
+
+
+def to_json(value: Any, prepare: Callable[[Any], Any] = lambda value: value) -> str:
+    """JSON, or `str(value)` where JSON has no form: keys that are tuples, values that hold themselves."""
+    try:
+        return to_text(json.dumps(prepare(value), ensure_ascii=False, default=str))
+    except (TypeError, ValueError, RecursionError):
+        return to_text(str(value))
+
+
+def to_text(text: str) -> str:
+    """The same text with '?' for lone surrogates, which no tokenizer accepts."""
+    return text.encode("utf-8", errors="replace").decode("utf-8")
+
+
+class LoopKeeper:
+    """One event loop for all async tools, started when it is needed and replaced when a tool blocks it.
+
+    Args:
+        grace_s: seconds that a loop has to answer a ping, before the next awaitable goes to a new one.
+    """
+
+    def __init__(self, grace_s: float) -> None:
+        self._grace_s = grace_s
+        self._lock = Lock()
+        self._loop: ToolLoop | None = None
+
+    def wait(self, awaitable: Awaitable[Any], deadline_s: float) -> Any:
+        with self._lock:
+            if self._loop is not None and not self._loop.answers_within(self._grace_s):
+                logger.warning("an async tool blocks its event loop; the next calls run on a new one")
+                self._loop.stop(after_s=max(deadline_s - perf_counter(), 0.0))  # its other calls may still end
+                self._loop = None
+            if self._loop is None:
+                self._loop = ToolLoop()
+            loop = self._loop
+        return loop.wait(awaitable, deadline_s)
+
+    def ping(self) -> None:
+        if (loop := self._loop) is not None:
+            loop.ping()
+
+    def close(self) -> None:
+        with self._lock:
+            if self._loop is not None:
+                self._loop.stop()
+            self._loop = None
+
+
+class ToolLoop:
+    """Runs awaitables for other threads; works where another event loop is already running, as in Jupyter.
+
+    Example:
+        loop = ToolLoop()
+        loop.wait(fetch("https://example.org"), deadline_s=perf_counter() + 30)
+        loop.stop()
+    """
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._loop.set_default_executor(DaemonExecutor())
+        self._stopping = False
+        self._pong = Event()
+        self._pong.set()
+        self._thread = Thread(target=self._serve, daemon=True, name="tool-loop")
+        self._thread.start()
+
+    def wait(self, awaitable: Awaitable[Any], deadline_s: float) -> Any:
+        """The awaitable's value or exception, awaited from a thread other than the loop's.
+
+        Args:
+            deadline_s: when the awaitable is cancelled, on the clock of `perf_counter`.
+        """
+        value, error = asyncio.run_coroutine_threadsafe(settle(awaitable, deadline_s), self._loop).result()
+        if error is not None:
+            raise error
+        return value
+
+    def ping(self) -> None:
+        """Ask the loop for a sign of life, without waiting for it."""
+        self._pong.clear()
+        with suppress(RuntimeError):  # already closed: there will be no pong
+            self._loop.call_soon_threadsafe(self._pong.set)
+
+    def answers_within(self, seconds: float) -> bool:
+        """Whether the last ping was answered; false also in a process that was forked, which has no such thread."""
+        return self._thread.is_alive() and self._pong.wait(seconds)
+
+    def stop(self, after_s: float = 0.0) -> None:
+        """Cancel what is still running after `after_s` seconds, and close. Does not wait for any of it."""
+        self._stopping = True
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._loop.call_later, after_s, self._loop.stop)
+
+    def _serve(self) -> None:
+        while not self._stopping:
+            with suppress(BaseException):  # SystemExit in a task that a tool left behind would end the loop
+                self._loop.run_forever()
+        with suppress(BaseException):
+            self._loop.run_until_complete(cancel_all())
+            self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+        self._loop.close()
+
+
+async def settle(awaitable: Awaitable[Any], deadline_s: float) -> tuple[Any, BaseException | None]:
+    """(value, None) or (None, what was raised): SystemExit as an exception would end the loop."""
+    left_s = deadline_s - perf_counter()
+    try:
+        if left_s <= 0:  # the loop was blocked for so long: what was given up must not be run late
+            raise TimeoutError
+        async with asyncio.timeout(left_s):
+            return await awaitable, None
+    except BaseException as error:
+        if inspect.iscoroutine(awaitable):
+            awaitable.close()
+        return None, error
+
+
+async def cancel_all() -> None:
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        await asyncio.wait(tasks)
+
+
+class DaemonExecutor(ThreadPoolExecutor):
+    """What `asyncio.to_thread` uses in a tool: one daemon thread per call, so that no hung one delays the exit."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future:
+        future: Future = Future()
+
+        def work() -> None:
+            if not future.set_running_or_notify_cancel():
+                return
+            try:
+                future.set_result(fn(*args, **kwargs))
+            except BaseException as error:
+                future.set_exception(error)
+
+        Thread(target=work, daemon=True, name="tool-to-thread").start()
+        return future

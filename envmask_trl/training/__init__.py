@@ -1,0 +1,1 @@
+"""The trainer, its configuration, and the one file that knows private parts of TRL."""

@@ -1,0 +1,100 @@
+"""The trainer's options: TRL's, and those of the loop and the mask. Every field is read."""
+
+import copy
+from dataclasses import MISSING, dataclass, field, fields
+from typing import Any, Literal
+
+from trl import GRPOConfig
+
+from ..rollout.limits import Cut, RolloutLimits
+from ..rollout.observations import ControlTokenPolicy
+
+UnfinishedPolicy = Literal["train", "mask_loss", "drop"]
+DEFAULT_ITERATIONS = 16
+
+
+def option(default: Any, help: str) -> Any:
+    return field(default=default, metadata={"help": help})
+
+
+@dataclass
+class EnvMaskGRPOConfig(GRPOConfig):
+    """`trl.GRPOConfig` and the options below.
+
+    Example:
+        EnvMaskGRPOConfig(output_dir="runs/agent", max_completion_length=512, max_observation_tokens=128)
+    """
+
+    max_tool_calling_iterations: int | None = option(DEFAULT_ITERATIONS, "Rounds of tools per rollout; finite.")
+    mask_env_tokens: bool = option(
+        True, "Leave what the environment wrote out of the loss. False is for ablation: observations are trained."
+    )
+    unfinished_policy: UnfinishedPolicy = option(
+        "train",
+        "What a rollout that was ended from outside is used for: 'train', 'mask_loss' (no loss, but it stays in its "
+        "group's baseline) or 'drop' (neither). `mask_truncated_completions=True` means 'mask_loss'.",
+    )
+    max_turn_tokens: int | None = option(None, "Most sampled tokens of one turn.")
+    max_observation_tokens: int | None = option(None, "Most tokens of one tool result's content.")
+    observation_cut: Cut = option("tail", "The part of a too long result that is left out: head, tail or middle.")
+    control_tokens: ControlTokenPolicy = option(
+        "split", "Control tokens inside a tool result: 'split' (ordinary text), 'escape' or 'reject'."
+    )
+    max_malformed_calls: int = option(3, "Calls that could not be run before a rollout is given up.")
+    min_answer_tokens: int = option(8, "Room that an observation must leave for the model's next turn.")
+    tool_timeout_s: float = option(30.0, "Deadline of one tool call in seconds.")
+    tool_retries: int = option(0, "Further tries after a tool raised, within the same deadline.")
+    save_rollouts: bool = option(True, "Write each step's rollouts to `output_dir/rollouts` as parquet.")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.check_env_mask_options()
+
+    def check_env_mask_options(self) -> None:
+        """Raise on a wrong value, before any work starts."""
+        allowed: dict[str, tuple[str, ...]] = {
+            "unfinished_policy": ("train", "mask_loss", "drop"),
+            "control_tokens": ("split", "escape", "reject"),
+        }
+        for name, values in allowed.items():
+            if getattr(self, name) not in values:
+                raise ValueError(f"{name} is {getattr(self, name)!r}, expected one of {', '.join(map(repr, values))}")
+        if self.tool_timeout_s <= 0:
+            raise ValueError(f"tool_timeout_s is {self.tool_timeout_s}, expected more than 0 seconds")
+        if self.tool_retries < 0:
+            raise ValueError(f"tool_retries is {self.tool_retries}, expected 0 or more")
+        if self.max_tool_calling_iterations is None:
+            self.max_tool_calling_iterations = DEFAULT_ITERATIONS
+        if self.mask_truncated_completions:
+            self.mask_truncated_completions = False  # TRL would guess from the last token; the loop knows
+            if self.unfinished_policy == "train":
+                self.unfinished_policy = "mask_loss"
+        self.limits(max_total_length=None)
+
+    def limits(self, *, max_total_length: int | None) -> RolloutLimits:
+        """The budgets of a rollout; `max_total_length` is the context of the model or its engine, in tokens."""
+        return RolloutLimits(
+            max_completion_length=self.max_completion_length,
+            max_turn_tokens=self.max_turn_tokens,
+            max_total_length=max_total_length,
+            max_tool_calling_iterations=self.max_tool_calling_iterations or 0,
+            max_observation_tokens=self.max_observation_tokens,
+            observation_cut=self.observation_cut,
+            max_malformed_calls=self.max_malformed_calls,
+            min_answer_tokens=min(self.min_answer_tokens, self.max_completion_length),
+        )
+
+    @classmethod
+    def from_grpo_config(cls, config: GRPOConfig) -> "EnvMaskGRPOConfig":
+        """`config` itself, or a copy of a plain `GRPOConfig` with the defaults of the further options."""
+        if isinstance(config, cls):
+            return config
+        upgraded = copy.copy(config)
+        own = {item.name for item in fields(cls)} - {item.name for item in fields(config)}
+        for item in fields(cls):
+            if item.name in own:
+                assert item.default is not MISSING, f"{item.name} has no default"
+                object.__setattr__(upgraded, item.name, item.default)
+        upgraded.__class__ = cls
+        upgraded.check_env_mask_options()  # type: ignore[attr-defined]
+        return upgraded  # type: ignore[return-value]

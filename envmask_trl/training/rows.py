@@ -1,0 +1,105 @@
+"""From trajectories to the rows that TRL trains on. Knows lists of ids and messages: no tensors, no model.
+
+    trajectory   ids  c c E | t t t | a E      sources  model x3, env x3, model x2
+    row          ids  c c E   t t t   a E      env_mask 1 1 1  0 0 0  1 1
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from ..packing import pack_rollouts
+from ..trajectory import Source, Trajectory
+
+REWARD_COLUMNS = ("trajectories", "completion_texts", "model_texts", "stop_reasons", "unfinished")
+EMPTY_TURN = {"role": "assistant", "content": ""}  # what a reward sees of a rollout in which nothing was sampled
+
+
+def to_columns(trajectories: Sequence[Trajectory]) -> dict[str, list]:
+    """The columns that `pack_rollouts` takes; `logprobs` only if every row has them."""
+    columns: dict[str, list] = {
+        "prompt_ids": [list(t.prompt_ids) for t in trajectories],
+        "completion_ids": [list(t.completion_ids) for t in trajectories],
+        "env_mask": [list(t.env_mask) for t in trajectories],
+        "turn_index": [list(t.turn_index) for t in trajectories],
+        "unfinished": [t.unfinished for t in trajectories],
+    }
+    logprobs = [t.logprobs if t.completion_ids else () for t in trajectories]
+    if all(values is not None for values in logprobs):
+        columns["logprobs"] = [list(values or ()) for values in logprobs]
+    return columns
+
+
+def trl_rows(
+    columns: Mapping[str, list],
+    trajectories: Sequence[Trajectory],
+    prompts: Sequence[Any],
+    *,
+    filler_id: int,
+    mask_env_tokens: bool,
+    mask_unfinished: bool,
+) -> dict[str, Any]:
+    """The aligned columns in the form that TRL's generation hook returns.
+
+    A row without a completion gets one filler token under a 0: tensors need a token, the loss does not see it.
+
+    Args:
+        columns: output of `pack_rollouts` with its text columns.
+        mask_env_tokens: False adds ENV tokens (never TEMPLATE, never the prompt) to the loss.
+        mask_unfinished: give rows that were ended from outside no trained token.
+    """
+    masks = [
+        [0] * len(env_mask) if mask_unfinished and unfinished else trained_sources(env_mask, trajectory, mask_env_tokens)
+        for env_mask, trajectory, unfinished in zip(columns["env_mask"], trajectories, columns["unfinished"], strict=True)
+    ]
+    logprobs = columns.get("logprobs")
+    return {
+        "prompt_ids": columns["prompt_ids"],
+        "completion_ids": [ids or [filler_id] for ids in columns["completion_ids"]],
+        "env_mask": [mask or [0] for mask in masks],
+        "logprobs": logprobs and [values or [0.0] for values in logprobs],
+        "completions": [
+            text if isinstance(prompt, str) else completion_messages(trajectory)
+            for text, prompt, trajectory in zip(columns["completion_text"], prompts, trajectories, strict=True)
+        ],
+        "reward_columns": {
+            "trajectories": list(trajectories),
+            "completion_texts": columns["completion_text"],
+            "model_texts": columns["model_text"],
+            "stop_reasons": [trajectory.stop_reason for trajectory in trajectories],
+            "unfinished": columns["unfinished"],
+        },
+    }
+
+
+def trained_sources(env_mask: list[int], trajectory: Trajectory, mask_env_tokens: bool) -> list[int]:
+    if mask_env_tokens:
+        return env_mask
+    return [int(source is not Source.TEMPLATE) for source in trajectory.sources[: len(env_mask)]]
+
+
+def completion_messages(trajectory: Trajectory) -> list[dict[str, Any]]:
+    return [dict(message) for message in trajectory.messages] or [dict(EMPTY_TURN)]
+
+
+def checked_rollout_func(rollout_func: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
+    """A user's rollout function whose rows are checked before anything is computed with them.
+
+    TRL pads a mask that is too short with ones, which trains what the environment wrote; here it raises, naming the row.
+    """
+
+    def rollout(prompts: list, trainer: Any) -> dict[str, Any]:
+        output = rollout_func(prompts, trainer)
+        names = ("prompt_ids", "completion_ids", "env_mask", "logprobs")
+        columns = {name: output[name] for name in names if output.get(name) is not None}
+        columns.setdefault("env_mask", [[1] * len(ids) for ids in output["completion_ids"]])
+        if len(output["completion_ids"]) != len(prompts):
+            raise ValueError(
+                f"rollout_func returned {len(output['completion_ids'])} completions for {len(prompts)} prompts"
+            )
+        for index, ids in enumerate(output["completion_ids"]):
+            if not ids:
+                raise ValueError(f"row {index}: completion_ids is empty; return at least the token that ended the turn")
+        pack_rollouts(columns, max_total_length=1)  # checks the columns; its cut is not used
+        return {**output, "env_mask": columns["env_mask"]}
+
+    return rollout

@@ -1,0 +1,200 @@
+"""GRPO under an environment mask. Knows the order of things in a training step; how each is done stands elsewhere."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate.utils import gather
+from torch import Tensor
+from transformers.utils import logging
+from trl import GRPOConfig
+
+from ..inspect.records import rollout_columns, save_rollouts
+from ..packing import pack_rollouts
+from ..rollout.environments import close_environment
+from ..rollout.loop import run_rollouts
+from ..rollout.observations import ObservationEncoder
+from ..rollout.tool_calls import TemplateParser, TurnParser
+from ..rollout.tools import ToolRunner
+from ..trajectory import Trajectory
+from ._trl import HookedGRPOTrainer, any_template_accepted
+from .config import DEFAULT_ITERATIONS, EnvMaskGRPOConfig
+from .loss_inputs import ROW_MEAN_LOSSES, Batch, annotate_windows, apply_mask, trained_positions, window_counts
+from .metrics import log_rollout_metrics
+from .rows import REWARD_COLUMNS, checked_rollout_func, to_columns, trl_rows
+from .trl_sampler import TRLSampler
+
+logger = logging.get_logger(__name__)
+
+
+class EnvMaskGRPOTrainer(HookedGRPOTrainer):
+    """`trl.GRPOTrainer` in which only what the model sampled is trained.
+
+    Same arguments: change the import, and a script with `tools=` or `environment_factory=` runs. Generation is the
+    tool loop of `run_rollouts`; rewards see exactly the tokens that are trained; `compute_loss` uses the mask that was
+    born when the tokens were appended. Advantages, loss types, KL, PEFT, vLLM and checkpoints are TRL's.
+
+    Reward functions get TRL's arguments and, as keywords, `trajectories`, `completion_texts` (observations included),
+    `model_texts` (only what the model wrote), `stop_reasons` and `unfinished`, one entry per completion.
+
+    Example:
+        trainer = EnvMaskGRPOTrainer(
+            model="Qwen/Qwen3-0.6B", reward_funcs=correct, args=EnvMaskGRPOConfig(output_dir="runs/agent"),
+            train_dataset=dataset, tools=[weather, calculator],
+        )
+        trainer.train()
+
+    Args:
+        parser: from a turn's decoded text to a `ParsedTurn`, for formats that transformers' response parsing cannot
+            read; further arguments as for `trl.GRPOTrainer`.
+
+    Raises:
+        ValueError: a processor instead of a tokenizer, a dataset column named like one of the reward keywords, or a
+            chat template whose calls cannot be read.
+    """
+
+    _tag_names = ["trl", "grpo", "envmask"]  # noqa: RUF012
+
+    def __init__(
+        self,
+        model: Any,
+        reward_funcs: Any = None,
+        args: GRPOConfig | None = None,
+        train_dataset: Any = None,
+        *further: Any,
+        parser: TurnParser | None = None,
+        **kwargs: Any,
+    ):
+        if args is not None:
+            if args.max_tool_calling_iterations is None:
+                logger.warning(f"max_tool_calling_iterations is not set; {DEFAULT_ITERATIONS} rounds of tools at most")
+            args = EnvMaskGRPOConfig.from_grpo_config(args)
+        with any_template_accepted():
+            super().__init__(model, reward_funcs, args, train_dataset, *further, **kwargs)
+        self.args = EnvMaskGRPOConfig.from_grpo_config(self.args)
+        if self._is_vlm:
+            raise ValueError("EnvMaskGRPOTrainer got a processor, expected a tokenizer: images are not supported yet")
+        taken = sorted(set(REWARD_COLUMNS) & set(getattr(self.train_dataset, "column_names", None) or ()))
+        if taken:
+            raise ValueError(f"the dataset has columns {taken}, which reward functions get from the trainer; rename them")
+        self.hide_lifecycle_methods()
+        if self.rollout_func is not None:
+            self.rollout_func = checked_rollout_func(self.rollout_func)
+        self.sampler = TRLSampler(self)
+        self.tool_runner = ToolRunner(timeout_s=self.args.tool_timeout_s, retries=self.args.tool_retries)
+        self.parser, self.encoder = parser, None
+        if self.tools:
+            self.parser = parser or TemplateParser(
+                self.processing_class,
+                tools=self.tools,
+                stop_token_ids=self.eos_token_ids,
+                template_kwargs=self.template_kwargs,
+            )
+            self.encoder = ObservationEncoder(
+                self.processing_class,
+                tools=self.tools,
+                stop_token_ids=self.eos_token_ids,
+                control_tokens=self.args.control_tokens,
+                max_observation_tokens=self.args.max_observation_tokens,
+                cut=self.args.observation_cut,
+                template_kwargs=self.template_kwargs,
+            )
+        self.columns: dict[str, list] = {}  # the aligned columns of the latest rollouts
+        self.trajectories: list[Trajectory] = []
+        self.rewards_per_func: Tensor | None = None
+
+    @property
+    def template_kwargs(self) -> dict[str, Any]:
+        return dict(self.chat_template_kwargs)
+
+    def train(self, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return super().train(*args, **kwargs)
+        finally:
+            self.close_idle_environments()
+
+    def roll_out(self, prompts: list, rows: list[dict[str, Any]]) -> dict[str, Any]:
+        """Play the rollouts of one generation batch and align everything that belongs to a row."""
+        max_total_length = self.max_model_length
+        self.trajectories = run_rollouts(
+            prompts,
+            tokenizer=self.processing_class,
+            sampler=self.sampler,
+            tools=self.standalone_tools,
+            environments=self.environments,
+            limits=self.args.limits(max_total_length=max_total_length),
+            prompt_ids=self.tokenize_prompts(prompts),
+            parser=self.parser,
+            encoder=self.encoder,
+            tool_runner=self.tool_runner,
+            stop_token_ids=self.eos_token_ids,
+            any_live=self.sampler.any_live,
+        )
+        columns = to_columns(self.trajectories)
+        self.columns = columns | pack_rollouts(
+            columns, max_total_length=max_total_length or longest(columns), tokenizer=self.processing_class
+        )
+        log_rollout_metrics(self, self.trajectories, self.columns)
+        return trl_rows(
+            self.columns,
+            self.trajectories,
+            prompts,
+            filler_id=self.processing_class.pad_token_id,
+            mask_env_tokens=self.args.mask_env_tokens,
+            mask_unfinished=self.args.unfinished_policy != "train",
+        )
+
+    def adjust_rewards(self, rewards_per_func: Tensor) -> Tensor:
+        """Take rollouts that are to be dropped out of their group's baseline: a NaN is not scored."""
+        self.rewards_per_func = rewards_per_func
+        if self.args.unfinished_policy != "drop" or not self.columns:
+            return rewards_per_func
+        dropped = gather(torch.tensor(self.columns["unfinished"], device=rewards_per_func.device))
+        return rewards_per_func.masked_fill(dropped.unsqueeze(1), torch.nan)
+
+    def after_scoring(self, batch: Batch) -> None:
+        """Write the scored rollouts down before anything can go wrong with them."""
+        if not (self.args.save_rollouts and self.model.training and self.columns):
+            return
+        assert self.rewards_per_func is not None
+        process = self.accelerator.process_index
+        path = Path(self.args.output_dir, "rollouts", f"step-{self.state.global_step:06d}-process-{process}.parquet")
+        own_rewards = self.own_rows(self.rewards_per_func, len(self.trajectories)).tolist()
+        rewards = [dict(zip(self.reward_func_names, values, strict=True)) for values in own_rewards]
+        columns = rollout_columns(self.trajectories, rewards=rewards, advantages=batch["advantages"].tolist())
+        save_rollouts(columns | {"step": [self.state.global_step] * len(rewards)}, path)
+
+    def prepare_windows(self, batches: list[Batch]) -> None:
+        """Count, once per generation, what each optimizer step divides by."""
+        window = min(self.args.gradient_accumulation_steps, len(batches))
+        masks = [trained_positions(batch, self.cutting_eos_ids) for batch in batches]
+        totals = self.sum_over_processes(window_counts(batches, masks, window))
+        annotate_windows(batches, totals, window, self.accelerator.num_processes)
+
+    def compute_loss(
+        self, model: Any, inputs: Batch, return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> Tensor:
+        """TRL's loss on the positions that the env_mask selects, see `apply_mask`."""
+        self.trained = trained_positions(inputs, self.cutting_eos_ids)
+        row_scale = inputs.get("row_scale", 1.0) if self.loss_type in ROW_MEAN_LOSSES else 1.0
+        masked = apply_mask(inputs, self.trained, row_scale)
+        beta, self.beta = self.beta, self.beta * row_scale  # the KL is averaged over the same rows
+        try:
+            loss = super().compute_loss(model, masked, return_outputs, num_items_in_batch)
+        finally:
+            self.beta, self.trained = beta, None
+        self.replace_nan_metrics("clip_ratio/low_min", "clip_ratio/high_max")
+        return loss
+
+    @property
+    def cutting_eos_ids(self) -> list[int] | None:
+        """Ids that end a completion; with observations in the loss, one inside them must not cut it."""
+        return self.eos_token_ids if self.args.mask_env_tokens else None
+
+    def close_environment(self, environment: object) -> None:
+        close_environment(environment, runner=self.tool_runner)
+
+
+def longest(columns: dict[str, list]) -> int:
+    """Tokens of the longest row: the limit that cuts nothing."""
+    return max(len(p) + len(c) for p, c in zip(columns["prompt_ids"], columns["completion_ids"], strict=True))
