@@ -43,16 +43,15 @@ def generation_prompt(tokenizer: PreTrainedTokenizerBase, tools: list | None, te
 
 
 def written_call(tokenizer: PreTrainedTokenizerBase, tools: list | None, template_kwargs: dict[str, Any]) -> str | None:
-    """An assistant's turn with one call, as the chat template writes it; None if it cannot."""
-    call = {"name": PROBE_NAME, "arguments": {PROBE_ARGUMENT: PROBE_VALUE}}
-    message = {"role": "assistant", "content": "", "tool_calls": [{"type": "function", "id": "call00000", "function": call}]}
-    opened = render(tokenizer, [QUESTION], tools, template_kwargs, add_generation_prompt=True)
+    """An assistant's turn with one call, its header included, as the chat template writes it; None if it cannot."""
+    function = {"name": PROBE_NAME, "arguments": {PROBE_ARGUMENT: PROBE_VALUE}}
+    calls = [{"type": "function", "id": "call00000", "function": function}]
+    question = render(tokenizer, [QUESTION], tools, template_kwargs)
     try:
-        written = render(tokenizer, [QUESTION, message], tools, template_kwargs)
+        message = {"role": "assistant", "content": "", "tool_calls": calls}
+        return render(tokenizer, [QUESTION, message], tools, template_kwargs).removeprefix(question)
     except (TemplateError, TypeError):
         return None
-    common = next((i for i, (a, b) in enumerate(zip(opened, written, strict=False)) if a != b), len(opened))
-    return written[common:]
 
 
 def render(
@@ -79,8 +78,11 @@ def known_response_templates() -> list[dict[str, Any]]:
 
 
 def _reads_back(tokenizer: PreTrainedTokenizerBase, candidate: dict[str, Any], turn: str) -> bool:
+    anchor = candidate.get("start_anchor", "")
+    if anchor not in turn:
+        return False
     try:
-        message = tokenizer.parse_response(turn, schema=candidate, prefix=candidate.get("start_anchor", ""))
+        message = tokenizer.parse_response(turn.split(anchor, 1)[1], schema=candidate, prefix=anchor)
         (call,) = message["tool_calls"]
     except (ValueError, TypeError, KeyError, AttributeError):
         return False

@@ -7,13 +7,12 @@ When TRL moves, `tests/test_trl_contract.py` says which of these names moved.
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
-from unittest.mock import patch
 
 import torch
 from accelerate.utils import DistributedType
 from torch import Tensor
 from trl import GRPOTrainer
-from trl.trainer import grpo_trainer
+from trl.trainer import grpo_trainer, utils
 
 from ..rollout.environments import NOT_TOOLS
 from .loss_inputs import Batch, ScoredModel
@@ -37,11 +36,32 @@ def any_template_accepted() -> Iterator[None]:
     Our loop renders no history and finds the response format itself, so TRL's list of known templates does not apply.
     """
     with (
-        patch.object(grpo_trainer, "supports_tool_calling", lambda processing_class: True),
-        patch.object(grpo_trainer, "is_chat_template_prefix_preserving", lambda processing_class: True),
-        patch.object(grpo_trainer, "add_response_schema", lambda processing_class: processing_class),
+        swapped(grpo_trainer, "supports_tool_calling", lambda processing_class: True),
+        swapped(grpo_trainer, "is_chat_template_prefix_preserving", lambda processing_class: True),
+        swapped(grpo_trainer, "add_response_schema", lambda processing_class: processing_class),
     ):
         yield
+
+
+@contextmanager
+def only_labelled_positions_scored() -> Iterator[None]:
+    """Inside, TRL's fused LM head gathers the positions that have a label on every device, as it does with Triton.
+
+    Elsewhere it projects all positions and multiplies the others' gradients by 0, which keeps a NaN and costs a
+    vocabulary-sized product for each of them.
+    """
+    with swapped(utils, "_use_triton", lambda device: device.type != "neuron"):
+        yield
+
+
+@contextmanager
+def swapped(holder: Any, name: str, value: Any) -> Iterator[None]:
+    before = getattr(holder, name)
+    setattr(holder, name, value)
+    try:
+        yield
+    finally:
+        setattr(holder, name, before)
 
 
 class HookedGRPOTrainer(GRPOTrainer):
@@ -113,7 +133,8 @@ class HookedGRPOTrainer(GRPOTrainer):
 
     def _get_per_token_logps_and_entropies(self, model: Any, *args: Any, **kwargs: Any) -> tuple:
         scored = model if self.trained is None else ScoredModel(model, self.trained)
-        return super()._get_per_token_logps_and_entropies(scored, *args, **kwargs)
+        with only_labelled_positions_scored():
+            return super()._get_per_token_logps_and_entropies(scored, *args, **kwargs)
 
     # We call these
 

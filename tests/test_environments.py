@@ -1,0 +1,225 @@
+"""TRL's environment contract: which methods are tools, how an episode opens, that it is closed once."""
+
+import asyncio
+import functools
+import gc
+import time
+import weakref
+from dataclasses import dataclass
+
+import pytest
+
+from envmask_trl.rollout.environments import (
+    close_environment,
+    environment_tools,
+    is_done,
+    merge_observation,
+    reset_environment,
+    tool_names,
+    tools_by_name,
+)
+from envmask_trl.rollout.tools import ToolRunner
+
+
+class Maze:
+    def __init__(self):
+        self.closed = 0
+        self.done = False
+
+    def reset(self, start: str = "a1", **row):
+        return f"You are at {start}."
+
+    def move(self, to: str) -> str:
+        self.done = to == "exit"
+        return to
+
+    async def look(self) -> str:
+        return "walls"
+
+    @staticmethod
+    def rules() -> str:
+        return "no diagonals"
+
+    @property
+    def map(self):
+        raise AssertionError("a property was evaluated")
+
+    def get_reward(self) -> float:
+        return float(self.done)
+
+    def close(self):
+        self.closed += 1
+
+    def _step(self):
+        pass
+
+
+def test_public_methods_are_tools_and_no_property_is_evaluated():
+    tools = environment_tools(Maze())
+    assert tool_names(tools) == ["look", "move", "rules"]
+    assert tools_by_name(tools)["move"](to="b2") == "b2"
+
+
+def test_two_tools_of_one_name_are_refused():
+    with pytest.raises(ValueError, match="two tools are named 'move'"):
+        tools_by_name([Maze().move, Maze().move])
+
+
+@pytest.mark.parametrize("nameless", [functools.partial(print), lambda: None])
+def test_a_tool_that_no_model_could_call_is_refused(nameless):
+    with pytest.raises(ValueError, match=r"tool 1 \((partial|function)\) has no name"):
+        tools_by_name([print, nameless])
+    nameless.__name__ = "named"
+    assert list(tools_by_name([print, nameless])) == ["print", "named"]
+
+
+# Opening an episode
+
+
+def test_reset_gets_the_fields_of_the_row():
+    assert reset_environment(Maze(), {"start": "c3", "prompt": "ignored"}) == "You are at c3."
+
+
+def test_an_environment_without_a_usable_reset_is_refused():
+    class Async:
+        async def reset(self):
+            pass
+
+    class Wrong:
+        def reset(self):
+            return 3
+
+    for environment in (object(), Async()):
+        with pytest.raises(ValueError, match=r"must have a reset\(\*\*row\) that is a method and not async"):
+            reset_environment(environment, {})
+    with pytest.raises(ValueError, match=r"Wrong.reset returned int, expected a str, a list of content blocks or None"):
+        reset_environment(Wrong(), {})
+
+
+TEXT = [{"type": "text", "text": "Play."}]
+BOARD = [{"type": "text", "text": " Board."}]
+
+
+@pytest.mark.parametrize(
+    ("content", "observation", "merged"),
+    [
+        ("Play.", " Board.", "Play. Board."),
+        ("Play.", BOARD, TEXT + BOARD),
+        (TEXT, " Board.", TEXT + BOARD),
+        (TEXT, BOARD, TEXT + BOARD),
+        ("Play.", None, "Play."),
+    ],
+)
+def test_an_observation_ends_the_last_user_message_and_the_input_stays(content, observation, merged):
+    prompt = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": content}]
+    before = repr(prompt)
+    assert merge_observation(prompt, observation) == [prompt[0], {"role": "user", "content": merged}]
+    assert repr(prompt) == before and len(TEXT) == len(BOARD) == 1
+
+
+def test_an_observation_is_not_put_into_another_roles_message():
+    prompt = [{"role": "user", "content": "Play."}, {"role": "assistant", "content": "Ok"}]
+    assert merge_observation(prompt, " Board.") == [{"role": "user", "content": "Play. Board."}, prompt[1]]
+    with pytest.raises(ValueError, match="no user message"):
+        merge_observation(prompt[1:], " Board.")
+
+
+# Ending it
+
+
+def test_done_is_a_flag_and_a_method_of_that_name_is_a_tool():
+    class Quiz:
+        def done(self):
+            return "the model says that it is done"
+
+    maze = Maze()
+    assert not is_done(maze)
+    maze.move("exit")
+    assert is_done(maze)
+    assert not is_done(Quiz()) and not is_done(object())
+
+
+def test_an_environment_is_closed_once_however_often_it_is_asked_for():
+    maze, other = Maze(), Maze()
+    for _ in range(3):
+        close_environment(maze)
+    assert (maze.closed, other.closed) == (1, 0)
+    close_environment(other)
+    assert other.closed == 1
+    close_environment(object())  # close is optional
+
+
+def test_a_closed_environment_cannot_be_opened_again_and_left_open():
+    maze = Maze()
+    close_environment(maze)
+    with pytest.raises(ValueError, match="Maze was closed and cannot be reset"):
+        reset_environment(maze, {})
+
+
+def test_a_closed_environment_is_remembered_without_being_kept_alive():
+    maze = Maze()
+    alive = weakref.ref(maze)
+    close_environment(maze)
+    del maze
+    gc.collect()
+    assert alive() is None
+
+
+def test_environments_that_hide_their_attributes_are_closed_once():
+    closed = []
+
+    @dataclass(frozen=True)
+    class Frozen:  # not settable in the usual way
+        moves: list  # not hashable
+
+        def close(self):
+            closed.append("frozen")
+
+    class Remote:  # answers for every name, as proxies do
+        def __getattr__(self, name):
+            return lambda: closed.append(name)
+
+    frozen, remote = Frozen([]), Remote()
+    for environment in (frozen, frozen, remote, remote):
+        close_environment(environment)
+    assert closed == ["frozen", "close"]
+
+
+def test_what_close_raises_is_a_warning_and_close_is_not_repeated():
+    class Broken:
+        def close(self):
+            raise SystemExit("container gone")
+
+    broken = Broken()
+    with pytest.warns(RuntimeWarning, match="Broken.close failed: Error: SystemExit: container gone"):
+        close_environment(broken)
+    close_environment(broken)
+
+
+@pytest.mark.parametrize("inside_a_loop", [False, True])
+def test_an_async_close_is_awaited_on_the_loop_of_the_tools(inside_a_loop):
+    class Session:
+        async def close(self):
+            self.loop = asyncio.get_running_loop()
+
+    async def cell(*sessions):
+        for session in sessions:
+            close_environment(session, runner=runner)
+
+    first, second, runner = Session(), Session(), ToolRunner()
+    if inside_a_loop:
+        asyncio.run(cell(first, second))
+    else:
+        close_environment(first, runner=runner)
+        close_environment(second, runner=runner)
+    assert first.loop is second.loop
+    runner.close()
+
+
+def test_a_hung_close_is_given_up_at_the_deadline():
+    class Stuck:
+        def close(self):
+            time.sleep(1e6)
+
+    with pytest.warns(RuntimeWarning, match=r"close gave no answer within 0.3 s"):
+        close_environment(Stuck(), runner=ToolRunner(timeout_s=0.3))
