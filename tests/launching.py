@@ -8,18 +8,19 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 
 
-def start(
-    *command: str, cwd: Path, processes: int | None = None, output: Path | None = None
-) -> subprocess.Popen[str]:
-    """`python command`, or with `processes` the same under `accelerate launch --cpu`; both streams go to `output`."""
-    launcher = [sys.executable]
-    if processes is not None:
-        launcher += ["-m", "accelerate.commands.launch", "--cpu", "--num_processes", str(processes)]
-        launcher += ["--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no"]
-    stream = (output or cwd / "output.txt").open("w", encoding="utf-8")
-    with stream:
+# `accelerate launch --cpu` starts one process whatever it is told, unless mpirun is there; torchrun starts them with gloo.
+LAUNCHERS = {
+    "python": (),
+    "accelerate": ("-m", "accelerate.commands.launch", "--cpu"),
+    "two processes": ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"),
+}
+
+
+def start(*command: str, cwd: Path, launcher: str = "python") -> subprocess.Popen[str]:
+    """`command` under one of LAUNCHERS; what it prints goes to `cwd/output.txt`."""
+    with (cwd / "output.txt").open("w", encoding="utf-8") as stream:
         return subprocess.Popen(
-            [*launcher, *command],
+            [sys.executable, *LAUNCHERS[launcher], *command],
             cwd=cwd,
             env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"},
             stdout=stream,
@@ -29,9 +30,9 @@ def start(
         )
 
 
-def run(*command: str, cwd: Path, processes: int | None = None, timeout_s: float = 120.0) -> tuple[int, str]:
+def run(*command: str, cwd: Path, launcher: str = "python", timeout_s: float = 180.0) -> tuple[int, str]:
     """Exit status and output of `start`; a process that runs for longer is killed with its children: TimeoutExpired."""
-    process = start(*command, cwd=cwd, processes=processes)
+    process = start(*command, cwd=cwd, launcher=launcher)
     try:
         status = process.wait(timeout=timeout_s)
     except subprocess.TimeoutExpired:

@@ -27,12 +27,15 @@ MAX_COMPLETION_LENGTH = 250
 class Room:
     """An environment with one tool, which tells the row that it was opened for."""
 
-    opened: list["Room"] = []  # noqa: RUF012
+    made: list["Room"] = []  # noqa: RUF012
 
-    def reset(self, row: int, **others: Any) -> str:
-        self.row, self.closed = row, 0
-        Room.opened.append(self)
-        return ""
+    def __init__(self) -> None:
+        self.opened = self.closed = 0
+        Room.made.append(self)
+
+    def reset(self, row: int, **others: Any) -> None:
+        self.row = row
+        self.opened += 1
 
     def look(self) -> str:
         """Look around."""

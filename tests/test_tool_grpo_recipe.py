@@ -63,7 +63,7 @@ def prepare(folder: Path, **fields: object) -> Path:
 def test_two_steps_from_a_file_and_one_more_after_a_resume(tmp_path, monkeypatch):
     config = prepare(tmp_path, use_peft=True, lora_target_modules="all-linear")
     script = str(ROOT / "recipes" / "tool_grpo.py")
-    status, output = run(script, "--config", str(config), cwd=tmp_path, processes=1)
+    status, output = run(script, "--config", str(config), cwd=tmp_path, launcher="accelerate")
     assert status == 0, output
     rollouts = load_rollouts(tmp_path / "out" / "rollouts")
     assert [row["step"] for row in rollouts] == [0, 0, 0, 0, 1, 1, 1, 1]

@@ -21,8 +21,8 @@ def token_texts(tokenizer: "PreTrainedTokenizerBase", token_ids: Iterable[int]) 
 
 
 def _token_text(tokenizer: "PreTrainedTokenizerBase", token_id: int) -> str:
-    text = tokenizer.decode([token_id], skip_special_tokens=False, clean_up_tokenization_spaces=False)
-    piece = tokenizer.convert_ids_to_tokens(token_id)
+    (text,) = tokenizer.batch_decode([[token_id]], skip_special_tokens=False, clean_up_tokenization_spaces=False)
+    piece = tokenizer.convert_ids_to_tokens([token_id])[0]
     if not text or piece is None:
         return text or f"⟨id {token_id}⟩"
     if piece.startswith("▁"):  # SentencePiece drops the space in front of what it decodes first

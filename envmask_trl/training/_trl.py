@@ -206,6 +206,10 @@ class HookedGRPOTrainer(GRPOTrainer):
             values = tuple(self.accelerator.gather(local).amax(dim=0).tolist())
         return values[0] if len(values) == 1 else values
 
+    def any_live(self, live: int) -> bool:
+        """Whether any process still has a live rollout; every process asks once per round."""
+        return self.max_over_processes(live) > 0
+
     def sum_over_processes(self, values: Tensor) -> Tensor:
         return self.accelerator.reduce(values, reduction="sum") if self.accelerator.num_processes > 1 else values
 

@@ -14,6 +14,7 @@ from ..packing import pack_rollouts
 from ..rollout.environments import close_environment
 from ..rollout.loop import run_rollouts
 from ..rollout.observations import ObservationEncoder
+from ..rollout.samplers import Sampler
 from ..rollout.tool_calls import TemplateParser, TurnParser
 from ..rollout.tools import ToolRunner
 from ..trajectory import Trajectory
@@ -80,7 +81,7 @@ class EnvMaskGRPOTrainer(HookedGRPOTrainer):
         self.hide_lifecycle_methods()
         if self.rollout_func is not None:
             self.rollout_func = checked_rollout_func(self.rollout_func)
-        self.sampler = TRLSampler(self)
+        self.sampler: Sampler = TRLSampler(self)
         self.tool_runner = ToolRunner(timeout_s=self.args.tool_timeout_s, retries=self.args.tool_retries)
         self.parser, self.encoder = parser, None
         if self.tools:
@@ -128,7 +129,7 @@ class EnvMaskGRPOTrainer(HookedGRPOTrainer):
             encoder=self.encoder,
             tool_runner=self.tool_runner,
             stop_token_ids=self.eos_token_ids,
-            any_live=self.sampler.any_live,
+            any_live=self.any_live,
         )
         columns = to_columns(self.trajectories)
         self.columns = columns | pack_rollouts(

@@ -1,8 +1,8 @@
 """Real vLLM samples for the trainer: what it recorded is aligned, and it samples from the weights of the current step.
 
 A tiny Qwen3 is taught on the spot to call a tool twice, with digits of its own choice, and then to answer: the rollouts
-are well formed, and their log-probs still say something (a free digit costs log 10). Two training steps are run once; the
-tests read what each step sampled beside the weights that it should have been sampled from. `make test-vllm` runs it.
+are well formed, and their log-probs still say something (a free digit costs log 10). Two training steps are run once;
+the tests read what each step sampled beside the weights that it should have been sampled from. Run: `make test-vllm`.
 """
 
 import itertools
@@ -26,6 +26,7 @@ PROMPT = [{"role": "user", "content": "Add two numbers, twice."}]
 CALL = '<tool_call>\n{{"name": "add", "arguments": {{"a": {a}, "b": {b}}}}}\n</tool_call><|im_end|>'
 OBSERVATION = "\n<|im_start|>user\n<tool_response>\n{total}\n</tool_response><|im_end|>\n<|im_start|>assistant\n"
 ANSWER = "Done.<|im_end|>"
+VLLM = {"use_vllm": True, "vllm_mode": "colocate", "vllm_gpu_memory_utilization": 0.2, "vllm_max_model_length": 512}
 TEMPERATURE = 0.5  # the log-probs that count are those of the tempered distribution
 
 
@@ -115,10 +116,7 @@ def trained(tmp_path_factory) -> RecordingTrainer:
     tokenizer.save_pretrained(folder / "model")
     args = EnvMaskGRPOConfig(
         output_dir=str(folder / "out"),
-        use_vllm=True,
-        vllm_mode="colocate",
-        vllm_gpu_memory_utilization=0.2,
-        vllm_max_model_length=512,
+        **VLLM,
         per_device_train_batch_size=4,
         num_generations=4,
         temperature=TEMPERATURE,
@@ -127,10 +125,8 @@ def trained(tmp_path_factory) -> RecordingTrainer:
         max_steps=2,
         learning_rate=3e-3,
         lr_scheduler_type="constant",
-        beta=0.0,
         bf16=False,
         use_cpu=True,
-        gradient_checkpointing=False,
         save_strategy="no",
         report_to=[],
     )
