@@ -38,7 +38,7 @@ _HOME = {
     "view": "inspect.view",
 }
 
-__all__ = sorted(_HOME)  # noqa: PLE0605
+__all__ = sorted(_HOME)
 
 if TYPE_CHECKING:
     from .inspect.records import load_rollouts, save_rollouts

@@ -50,7 +50,7 @@ def completion_mask_from_env_mask(
 
 
 def last_model_run(env_mask: Tensor) -> Tensor:
-    """True on the last run of consecutive ones of each row: `0 1 1 0 0 1 1 0` -> `. . . . . T T .`. [B, T] -> [B, T]."""
+    """True on the last run of consecutive ones of each row: `0 1 1 0 1 1 0` -> `. . . . T T .`. [B, T] -> [B, T]."""
     is_model = env_mask.bool()
     run_id = (~is_model).cumsum(dim=1)  # constant within a run of ones, different between runs
     last_id = torch.where(is_model, run_id, -1).amax(dim=1, keepdim=True)

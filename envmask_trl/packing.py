@@ -14,7 +14,7 @@ PARALLEL_COLUMNS = ("logprobs", "turn_index")  # optional, one value per complet
 class Decoder(Protocol):
     """The one method of a tokenizer that packing needs."""
 
-    def decode(self, token_ids: list[int], skip_special_tokens: bool = ...) -> str: ...
+    def decode(self, token_ids: Any, skip_special_tokens: bool = ...) -> Any: ...
 
 
 def pack_rollouts(
@@ -31,9 +31,9 @@ def pack_rollouts(
     the left, and then its completion is dropped whole: nothing that was sampled is trained behind a different prompt.
 
     Example (limit 5):
-        prompt_ids [1, 2]   completion_ids [10, 11, 20, 21, 12]   env_mask [1, 1, 0, 0, 1]   logprobs [-.1, -.2, 0, 0, -.3]
-        prompt_ids [1, 2]   completion_ids [10, 11, 20]           env_mask [1, 1, 0]         logprobs [-.1, -.2, 0]
-        prompt_length 2     unfinished True
+        prompt_ids [1, 2]  completion_ids [10, 11, 20, 21, 12]  env_mask [1, 1, 0, 0, 1]  logprobs [-.1, -.2, 0, 0, -1]
+        prompt_ids [1, 2]  completion_ids [10, 11, 20]          env_mask [1, 1, 0]        logprobs [-.1, -.2, 0]
+        prompt_length 2    unfinished True
 
     Use as a map function:
         dataset.map(pack_rollouts, batched=True, fn_kwargs={"max_total_length": 4096, "tokenizer": tokenizer})
@@ -66,7 +66,7 @@ def pack_rollouts(
 
 
 def model_runs(token_ids: Sequence[int], env_mask: Sequence[int]) -> list[list[int]]:
-    """The model's turns: the maximal runs of ids under ones. `[10, 19, 20, 11]` under `1 1 0 1` -> `[[10, 19], [11]]`."""
+    """The model's turns: the runs of ids under ones. `[10, 19, 20, 11]` under `1 1 0 1` -> `[[10, 19], [11]]`."""
     runs: list[list[int]] = []
     previous = 0
     for token, own in zip(token_ids, env_mask, strict=True):
@@ -132,6 +132,4 @@ def _check(batch: Mapping[str, Sequence[Any]], parallel: list[str], max_total_le
                 )
         wrong = [value for value in batch["env_mask"][index] if value not in (0, 1)]
         if wrong:
-            raise ValueError(
-                f"row {index}: env_mask holds {wrong[0]!r}, expected only 0 (environment) and 1 (sampled)"
-            )
+            raise ValueError(f"row {index}: env_mask holds {wrong[0]!r}, expected only 0 (environment) and 1 (sampled)")

@@ -52,9 +52,7 @@ def mask_observations(
     """
     kwargs = dict(template_kwargs or {})
     stop_ids = {tokenizer.eos_token_id} if stop_token_ids is None else set(stop_token_ids)
-    encoder = ObservationEncoder(
-        tokenizer, tools=list(tools or ()), stop_token_ids=stop_ids, template_kwargs=kwargs
-    )
+    encoder = ObservationEncoder(tokenizer, tools=list(tools or ()), stop_token_ids=stop_ids, template_kwargs=kwargs)
     rows = []
     for index, messages in enumerate(batch["messages"]):
         try:
@@ -92,7 +90,9 @@ def encode_demonstration(
             continue
         end = next((i for i in range(position, len(messages)) if messages[i]["role"] != "tool"), len(messages))
         if end == position or segments[-1].source is not Source.MODEL:
-            raise ValueError(f"message {position} has the role {message['role']!r}, expected an assistant's or a tool's")
+            raise ValueError(
+                f"message {position} has the role {message['role']!r}, expected an assistant's or a tool's"
+            )
         contents = [str(result["content"]) for result in messages[position:end]]
         stand_ins = calls if len(calls) == len(contents) else stand_in_calls(messages[position:end], turn)
         if end < len(messages):  # an observation that nothing follows is not part of the row

@@ -10,6 +10,7 @@ Authorship is stored once, as the `Source` of each `Segment`; every mask is a vi
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import pairwise
 from typing import Any
 
 Message = dict[str, Any]  # {"role": ..., "content": ..., "tool_calls": [...]}, as in chat templates
@@ -202,6 +203,6 @@ def check_order(sources: list[Source]) -> None:
             f"a completion starts and ends with what the model sampled, found {[str(s) for s in completion]}; "
             "an observation that nothing was sampled after does not belong to it"
         )
-    for left, right in zip(completion, completion[1:], strict=False):
+    for left, right in pairwise(completion):
         if left is right is Source.MODEL:
             raise ValueError("two model turns follow each other; what one turn sampled is one segment")

@@ -27,7 +27,9 @@ ANSWER = "7<|im_end|>"
 
 @cache
 def tokenizer():
-    return train_tokenizer(["How warm is Oslo?", '{"temp": 7, "city": "Oslo"}', "Error: the tool call could not be read"])
+    return train_tokenizer(
+        ["How warm is Oslo?", '{"temp": 7, "city": "Oslo"}', "Error: the tool call could not be read"]
+    )
 
 
 def ids(text: str) -> tuple[int, ...]:
@@ -87,7 +89,11 @@ def test_a_turn_is_asked_for_no_more_than_what_is_left():
     """I-38: the budget of the rollout counts observations, and every turn gets the rest of it."""
     sampler = Budgets([[ids(call()), ids(ANSWER)]])
     (row,) = run_rollouts(
-        [PROMPT], tokenizer=tokenizer(), sampler=sampler, tools=[weather], limits=RolloutLimits(max_completion_length=100)
+        [PROMPT],
+        tokenizer=tokenizer(),
+        sampler=sampler,
+        tools=[weather],
+        limits=RolloutLimits(max_completion_length=100),
     )
     assert sampler.budgets[0] == [100]
     assert sampler.budgets[1] == [100 - len(row.completion_ids) + len(ids(ANSWER))]
@@ -107,8 +113,12 @@ def test_a_cut_turn_says_so_whatever_its_last_token_is():
 
 
 def test_a_prompt_over_the_limit_is_never_sampled_from():
-    (long, short) = play([], [ANSWER], prompts=[[{"role": "user", "content": "Oslo " * 50}], PROMPT],
-                         limits=RolloutLimits(max_total_length=60))
+    (long, short) = play(
+        [],
+        [ANSWER],
+        prompts=[[{"role": "user", "content": "Oslo " * 50}], PROMPT],
+        limits=RolloutLimits(max_total_length=60),
+    )
     assert long.stop_reason is StopReason.PROMPT_TOO_LONG and long.completion_ids == () and long.messages == ()
     assert short.stop_reason is StopReason.ANSWERED
 
@@ -186,8 +196,12 @@ def test_several_results_share_what_is_left_and_the_shortest_stays_whole():
         return next(results)
 
     turn = call().replace("<|im_end|>", "") * 2 + call()
-    (row,) = play([turn, ANSWER], tools=[weather], limits=RolloutLimits(max_completion_length=400),
-                  tool_runner=ToolRunner(max_concurrent=1))
+    (row,) = play(
+        [turn, ANSWER],
+        tools=[weather],
+        limits=RolloutLimits(max_completion_length=400),
+        tool_runner=ToolRunner(max_concurrent=1),
+    )
     assert len(row.completion_ids) <= 400 and row.cut_observations == 2
     assert [message["content"] for message in row.messages[1:4]][1] == "7"
 
@@ -267,8 +281,10 @@ def test_a_call_that_cannot_be_read_runs_nothing_and_the_rollout_goes_on(argumen
     assert text(row).startswith("Error: the tool call could not be read (")
 
 
-@pytest.mark.parametrize("call_json", ["{}", '{"name": "weather"}', '{"arguments": {}}', '{"name": null, "arguments": {}}',
-                                       "[1]", "3", "null"])
+@pytest.mark.parametrize(
+    "call_json",
+    ["{}", '{"name": "weather"}', '{"arguments": {}}', '{"name": null, "arguments": {}}', "[1]", "3", "null"],
+)
 def test_a_call_without_name_or_arguments_is_answered_as_unreadable(call_json):
     """I-50."""
     (row,) = play([f"<tool_call>{call_json}</tool_call><|im_end|>", ANSWER])
@@ -299,7 +315,13 @@ def test_a_model_that_only_writes_broken_calls_is_given_up():
 
 @pytest.mark.parametrize(
     ("value", "content"),
-    [({"ok": True, "x": None}, '{"ok": true, "x": null}'), ([1, 2], "[1, 2]"), (None, "null"), (b"\xff", "�"), (7, "7")],
+    [
+        ({"ok": True, "x": None}, '{"ok": true, "x": null}'),
+        ([1, 2], "[1, 2]"),
+        (None, "null"),
+        (b"\xff", "�"),
+        (7, "7"),
+    ],
 )
 def test_results_reach_the_model_as_json(value, content):
     """I-60."""
@@ -333,7 +355,9 @@ def test_one_hung_tool_costs_the_others_no_more_than_its_deadline():
     start = time.perf_counter()
     rows = play(*scripts, tools=[weather], tool_runner=ToolRunner(timeout_s=0.5))
     assert time.perf_counter() - start < 5
-    assert [row.tool_results[0].status for row in rows] == [CallStatus.TIMEOUT if n == 3 else CallStatus.OK for n in range(8)]
+    assert [row.tool_results[0].status for row in rows] == [
+        CallStatus.TIMEOUT if n == 3 else CallStatus.OK for n in range(8)
+    ]
     assert all(row.stop_reason is StopReason.ANSWERED for row in rows)
 
 
@@ -443,8 +467,12 @@ def test_tools_can_differ_between_rollouts():
         """
         return "other"
 
-    (first, second) = play([call("other", '{"x": 1}'), ANSWER], [call("other", '{"x": 1}'), ANSWER], tools=(),
-                           row_tools=[[weather], [other]])
+    (first, second) = play(
+        [call("other", '{"x": 1}'), ANSWER],
+        [call("other", '{"x": 1}'), ANSWER],
+        tools=(),
+        row_tools=[[weather], [other]],
+    )
     assert first.tool_results[0].status is CallStatus.UNKNOWN_TOOL and second.tool_results[0].content == "other"
 
 

@@ -188,7 +188,9 @@ def test_the_attention_mask_covers_observations_also_when_pad_is_eos(tmp_path):
         seen["attention_mask"] = kwargs["attention_mask"]
 
     handle = trainer.model.register_forward_pre_hook(keep, with_kwargs=True)
-    loss_and_gradients(trainer, micro_batch([([1], [10, 19, 20, 21, 11, 19], TURNS[2]), ([1], [10, 19], [1, 1])], [1.0, 1.0]))
+    loss_and_gradients(
+        trainer, micro_batch([([1], [10, 19, 20, 21, 11, 19], TURNS[2]), ([1], [10, 19], [1, 1])], [1.0, 1.0])
+    )
     handle.remove()
     assert seen["attention_mask"][:, 1:].tolist() == [[1, 1, 1, 1, 1, 1], [1, 1, 0, 0, 0, 0]]
 

@@ -21,7 +21,9 @@ def ids(text: str) -> list[int]:
 
 def pack(prompt, completion, mask, limit, **columns):
     batch = {"prompt_ids": [prompt], "completion_ids": [completion], "env_mask": [mask], **columns}
-    return {name: values[0] for name, values in pack_rollouts(batch, max_total_length=limit, tokenizer=Letters()).items()}
+    return {
+        name: values[0] for name, values in pack_rollouts(batch, max_total_length=limit, tokenizer=Letters()).items()
+    }
 
 
 #                a    b   E   t   t   c   E

@@ -41,7 +41,8 @@ def test_a_demonstration_and_the_rollout_of_the_same_messages_are_the_same_row()
 
 
 @pytest.mark.parametrize(
-    ("name", "template"), [("qwen3", "qwen3"), ("qwen3", "qwen3_training"), ("qwen2.5", "qwen2_5"), ("llama3.1", "llama3_1")]
+    ("name", "template"),
+    [("qwen3", "qwen3"), ("qwen3", "qwen3_training"), ("qwen2.5", "qwen2_5"), ("llama3.1", "llama3_1")],
 )
 def test_labels_are_what_the_template_writes_for_the_assistant_and_its_end(name, template):
     tokenizer = load(name)
@@ -57,7 +58,11 @@ def test_labels_are_what_the_template_writes_for_the_assistant_and_its_end(name,
 
 def test_a_broken_call_written_as_text_is_learned_as_text():
     broken = '<tool_call>\n{"name": "add", "arguments": {"a": 1</tool_call>'
-    turns = ({"role": "assistant", "content": broken}, result("Error: unreadable"), {"role": "assistant", "content": "?"})
+    turns = (
+        {"role": "assistant", "content": broken},
+        result("Error: unreadable"),
+        {"role": "assistant", "content": "?"},
+    )
     tokenizer = tiny_tokenizer()
     ids, labels = masked(demonstration(*turns), tokenizer)
     learned = tokenizer.decode([label for label in labels if label != -100])
@@ -104,8 +109,14 @@ def test_the_rows_go_straight_into_trls_sft_trainer(tmp_path):
     messages = [demonstration(call_message(a=1, b=2), result("3"), {"role": "assistant", "content": "3"})] * 4
     dataset = Dataset.from_dict(mask_observations({"messages": messages}, tokenizer=tokenizer, tools=[add]))
     config = SFTConfig(
-        output_dir=str(tmp_path), max_steps=2, per_device_train_batch_size=2, report_to=[], use_cpu=True, bf16=False,
-        save_strategy="no", logging_steps=1,
+        output_dir=str(tmp_path),
+        max_steps=2,
+        per_device_train_batch_size=2,
+        report_to=[],
+        use_cpu=True,
+        bf16=False,
+        save_strategy="no",
+        logging_steps=1,
     )
     trainer = SFTTrainer(tiny_model(tokenizer), config, train_dataset=dataset, processing_class=tokenizer)
     batch = next(iter(trainer.get_train_dataloader()))

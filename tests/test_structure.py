@@ -42,7 +42,9 @@ def imported_modules(path: Path) -> list[tuple[str, ...]]:
     return found
 
 
-@pytest.mark.parametrize("path", [p for p in FILES if p.name != "__init__.py"], ids=lambda p: str(p.relative_to(PACKAGE)))
+@pytest.mark.parametrize(
+    "path", [p for p in FILES if p.name != "__init__.py"], ids=lambda p: str(p.relative_to(PACKAGE))
+)
 def test_imports_run_one_way(path):
     own = layer_of(path.relative_to(PACKAGE).parts)
     for parts in imported_modules(path):
@@ -64,7 +66,9 @@ def test_private_names_of_trl_stand_in_one_file():
         tree = ast.parse(path.read_text())
         used = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)} & private
         defined = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)} & private
-        assert not used | (defined & {"_generate", "_prepare_inputs", "_calculate_rewards"}), f"{path}: {used | defined}"
+        assert not used | (defined & {"_generate", "_prepare_inputs", "_calculate_rewards"}), (
+            f"{path}: {used | defined}"
+        )
 
 
 def test_files_and_functions_stay_short():

@@ -1,13 +1,21 @@
 """The trainer: TRL's arguments, rewards on exactly what is trained, nothing ignored, nothing lost."""
 
 from collections import Counter
+from typing import ClassVar
 
 import pytest
 import torch
 from datasets import Dataset
 from trl import GRPOConfig, chat_template_utils
 
-from envmask_trl import EnvMaskGRPOConfig, EnvMaskGRPOTrainer, RolloutAborted, ScriptedSampler, StopReason, load_rollouts
+from envmask_trl import (
+    EnvMaskGRPOConfig,
+    EnvMaskGRPOTrainer,
+    RolloutAborted,
+    ScriptedSampler,
+    StopReason,
+    load_rollouts,
+)
 
 from .tiny import add, answer, call, tiny_model, tiny_tokenizer, user
 
@@ -33,8 +41,9 @@ class EveryTime(ScriptedSampler):
 
 def make_trainer(tmp_path, reward, scripts=None, *, rows=4, config=EnvMaskGRPOConfig, **options):
     tokenizer = tiny_tokenizer()
-    constructor = {"tools": [add]} | {k: options.pop(k) for k in ("tools", "environment_factory", "rollout_func", "parser")
-                                      if k in options}
+    constructor = {"tools": [add]} | {
+        k: options.pop(k) for k in ("tools", "environment_factory", "rollout_func", "parser") if k in options
+    }
     defaults = {
         "output_dir": str(tmp_path),
         "per_device_train_batch_size": 4,
@@ -69,8 +78,18 @@ def logged(trainer) -> dict:
 def test_rewards_get_exactly_what_is_trained(tmp_path):
     seen = {}
 
-    def reward(prompts, completions, completion_ids, gold, trajectories, completion_texts, model_texts, stop_reasons,
-               unfinished, **_):
+    def reward(
+        prompts,
+        completions,
+        completion_ids,
+        gold,
+        trajectories,
+        completion_texts,
+        model_texts,
+        stop_reasons,
+        unfinished,
+        **_,
+    ):
         seen.update(locals())
         return [0.0, 1.0, 0.0, 1.0]
 
@@ -121,8 +140,12 @@ def test_unfinished_rollouts_are_used_as_the_policy_says(policy, tmp_path):
 
     cut = answer("7" * 200)
     trainer = make_trainer(
-        tmp_path, lambda completions, **_: [4.0, 0.0, 2.0, 2.0], [[cut], *[[answer("7")]] * 3],
-        unfinished_policy=policy, max_completion_length=20, scale_rewards="none",
+        tmp_path,
+        lambda completions, **_: [4.0, 0.0, 2.0, 2.0],
+        [[cut], *[[answer("7")]] * 3],
+        unfinished_policy=policy,
+        max_completion_length=20,
+        scale_rewards="none",
     )
     original = trainer.after_scoring
     trainer.after_scoring = lambda batch: (batches.append(batch), original(batch))
@@ -185,7 +208,7 @@ def test_a_script_with_an_environment_factory_runs_with_only_the_import_changed(
 
 
 class Closing(Counter2):
-    lives = Counter()
+    lives: ClassVar[Counter] = Counter()
 
     def __init__(self):
         self.lives["opened"] += 1
@@ -244,7 +267,11 @@ def test_rollouts_are_written_down_step_by_step(tmp_path):
 
 def rollout(prompts, trainer, **columns):
     size = len(prompts)
-    base = {"prompt_ids": [[1, 2]] * size, "completion_ids": [[10, 20, 11]] * size, "logprobs": [[-0.1, 0.0, -0.2]] * size}
+    base = {
+        "prompt_ids": [[1, 2]] * size,
+        "completion_ids": [[10, 20, 11]] * size,
+        "logprobs": [[-0.1, 0.0, -0.2]] * size,
+    }
     return {**base, "env_mask": [[1, 0, 1]] * size, **columns}
 
 
@@ -274,7 +301,9 @@ def test_a_rollout_function_is_called_and_its_mask_is_used(tmp_path):
 def test_rows_that_cannot_be_one_rollout_are_refused_before_anything_is_trained(columns, message, tmp_path):
     """I-10: TRL pads a short mask with ones, which trains what the environment wrote."""
     trainer = make_trainer(
-        tmp_path, lambda completions, **_: [0.0] * 4, tools=None,
+        tmp_path,
+        lambda completions, **_: [0.0] * 4,
+        tools=None,
         rollout_func=lambda prompts, trainer: rollout(prompts, trainer, **columns),
     )
     with pytest.raises(ValueError, match=message):
@@ -286,15 +315,21 @@ def test_a_dataset_column_named_like_a_reward_keyword_is_refused(tmp_path):
     dataset = Dataset.from_dict({"prompt": [user("row")], "unfinished": [True]})
     with pytest.raises(ValueError, match=r"columns \['unfinished'\]"):
         EnvMaskGRPOTrainer(
-            tiny_model(tokenizer), lambda completions, **_: [], EnvMaskGRPOConfig(output_dir=str(tmp_path), use_cpu=True, bf16=False),
-            dataset, processing_class=tokenizer,
+            tiny_model(tokenizer),
+            lambda completions, **_: [],
+            EnvMaskGRPOConfig(output_dir=str(tmp_path), use_cpu=True, bf16=False),
+            dataset,
+            processing_class=tokenizer,
         )
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"unfinished_policy": "ignore"}, "unfinished_policy is 'ignore', expected one of 'train', 'mask_loss', 'drop'"),
+        (
+            {"unfinished_policy": "ignore"},
+            "unfinished_policy is 'ignore', expected one of 'train', 'mask_loss', 'drop'",
+        ),
         ({"control_tokens": "keep"}, "control_tokens is 'keep'"),
         ({"observation_cut": "left"}, "observation_cut is 'left'"),
         ({"tool_timeout_s": 0.0}, "tool_timeout_s is 0.0, expected more than 0 seconds"),
@@ -317,6 +352,7 @@ def test_a_template_that_trl_does_not_know_trains(tmp_path):
 
 def test_every_row_keeps_its_prompt_completion_reward_and_advantage(tmp_path):
     """I-45: an id is hidden in each."""
+
     def reward(completions, **_):
         return [float(completion[-1]["content"]) for completion in completions]
 

@@ -10,7 +10,14 @@ from envmask_trl.training._trl import HOOKS, TEMPLATE_CHECKS, HookedGRPOTrainer
 
 PARAMETERS = {
     "_generate": ["self", "prompts"],
-    "_generate_single_turn": ["self", "prompt_ids", "images", "multimodal_fields", "num_generations", "has_tool_images"],
+    "_generate_single_turn": [
+        "self",
+        "prompt_ids",
+        "images",
+        "multimodal_fields",
+        "num_generations",
+        "has_tool_images",
+    ],
     "_tokenize_prompts": ["self", "prompts"],
     "_generate_and_score_completions": ["self", "inputs"],
     "_calculate_rewards": ["self", "inputs", "prompts", "completions", "completion_ids_list"],
@@ -55,7 +62,8 @@ def test_trl_still_does_what_the_hooks_rely_on(fragment):
 
 def test_the_generation_hook_returns_the_eight_values_that_we_return():
     assert (
-        "return prompt_ids, completion_ids, tool_mask, completions, logprobs, extra_fields, images, tool_images" in SOURCE
+        "return prompt_ids, completion_ids, tool_mask, completions, logprobs, extra_fields, images, tool_images"
+        in SOURCE
     )
 
 
@@ -66,7 +74,9 @@ def test_the_fused_head_asks_by_this_name_whether_to_gather_positions():
 def test_row_mean_losses_are_those_that_trl_averages_over_rows():
     from envmask_trl.training.loss_inputs import ROW_MEAN_LOSSES
 
-    assert 'if self.loss_type in ["grpo", "sapo"]:' in SOURCE and "loss = (per_token_loss * mask).sum(-1).mean()" in SOURCE
+    assert (
+        'if self.loss_type in ["grpo", "sapo"]:' in SOURCE and "loss = (per_token_loss * mask).sum(-1).mean()" in SOURCE
+    )
     assert ROW_MEAN_LOSSES == ("grpo", "sapo", "luspo")
 
 

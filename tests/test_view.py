@@ -161,6 +161,14 @@ def test_the_terminal_colors_change_nothing_but_the_color(tokenizer):
     assert "日本語 \\x1b[2J\\x07" in shown_view.terminal(color=False)
 
 
+def test_the_terminal_wraps_before_the_token_that_would_not_fit(tokenizer):
+    only = Trajectory(
+        segments=trajectory(tokenizer, prompt="日本語 and 12").segments[:1], stop_reason=StopReason.LENGTH
+    )
+    text = view([only], tokenizer=tokenizer).terminal(color=False, width=8)
+    assert text.split("\n\n")[1].splitlines()[1:] == ["日本語", "0   0", " and 12", "0   000"]
+
+
 def test_a_mask_that_contradicts_the_source_is_shown_as_it_is(tokenizer):
     (row,) = ({name: values[0] for name, values in rollout_columns([trajectory(tokenizer)]).items()},)
     row["env_mask"] = [1] * len(row["env_mask"])

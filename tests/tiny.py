@@ -84,6 +84,21 @@ def tiny_model(tokenizer: PreTrainedTokenizerFast, *, seed: int = 0) -> Qwen3For
         return Qwen3ForCausalLM(config)
 
 
+def impatient_model(tokenizer: PreTrainedTokenizerFast, *, seed: int = 0) -> Qwen3ForCausalLM:
+    """`tiny_model` whose noise depends on the context, and soon ends a turn: any byte beyond ASCII does.
+
+    Without the first, greedy decoding would repeat the prompt's last token, whatever the prompt is.
+    """
+    model = tiny_model(tokenizer, seed=seed)
+    beyond = [token_id for token_id in range(len(tokenizer)) if "\ufffd" in tokenizer.decode([token_id])]
+    model.generation_config.eos_token_id = [tokenizer.eos_token_id, *beyond]
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if weight.dim() == 2 and "embed" not in name:
+                weight.mul_(10)
+    return model
+
+
 def call(name: str, **arguments: Any) -> str:
     """A turn with one tool call, as the chat template writes it, its end included."""
     return f'<tool_call>\n{{"name": "{name}", "arguments": {json.dumps(arguments)}}}\n</tool_call><|im_end|>'

@@ -74,7 +74,9 @@ def load_rollouts(path: str | os.PathLike) -> list[dict[str, Any]]:
     return rows
 
 
-def to_segments(prompt_ids: Sequence[int], completion_ids: Sequence[int], sources: Sequence[str]) -> tuple[Segment, ...]:
+def to_segments(
+    prompt_ids: Sequence[int], completion_ids: Sequence[int], sources: Sequence[str]
+) -> tuple[Segment, ...]:
     """The segments of a saved row: runs of consecutive tokens with one author."""
     segments = [Segment(Source.PROMPT, tuple(prompt_ids))]
     start = 0

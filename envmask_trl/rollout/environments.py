@@ -1,11 +1,11 @@
 """TRL's `environment_factory` contract as functions. Knows environments and messages: no tokens, no order of calls.
 
-    class Maze:
-        def reset(self, **row) -> str | list | None: ...    the observation that opens the episode
-        def move(self, to: str) -> str: ...                 public methods are tools, sync or async
-        def get_reward(self) -> float: ...                  optional
-        done: bool                                          optional: the episode is over
-        def close(self) -> None: ...                        optional, sync or async; more than TRL knows
+class Maze:
+    def reset(self, **row) -> str | list | None: ...    the observation that opens the episode
+    def move(self, to: str) -> str: ...                 public methods are tools, sync or async
+    def get_reward(self) -> float: ...                  optional
+    done: bool                                          optional: the episode is over
+    def close(self) -> None: ...                        optional, sync or async; more than TRL knows
 """
 
 import inspect

@@ -45,7 +45,9 @@ def open_episodes(
     """One episode per prompt; environments that were made here are closed on every way out."""
     for name, values in (("row_tools", row_tools), ("rows", rows), ("environments", environments)):
         if values is not None and not callable(values) and len(values) != len(prompts):
-            raise ValueError(f"{name} has {len(values)} entries but there are {len(prompts)} prompts; give one for each")
+            raise ValueError(
+                f"{name} has {len(values)} entries but there are {len(prompts)} prompts; give one for each"
+            )
     own_tools = row_tools or [[] for _ in prompts]
     if not callable(environments):
         instances = environments or [None] * len(prompts)
@@ -76,7 +78,10 @@ def _reset(env: object, prompt: Any, tools: list[Callable[..., Any]], row: Mappi
 
 
 def encode_prompt(
-    prompt: Any, tools: Sequence[Callable[..., Any]], tokenizer: PreTrainedTokenizerBase, template_kwargs: dict[str, Any]
+    prompt: Any,
+    tools: Sequence[Callable[..., Any]],
+    tokenizer: PreTrainedTokenizerBase,
+    template_kwargs: dict[str, Any],
 ) -> tuple[int, ...]:
     """The ids of a prompt, the opening of the model's turn included; a text is encoded as it is.
 

@@ -128,7 +128,9 @@ class TurnLoop:
 
     def play_round(self, live: list[RolloutState]) -> None:
         """One turn of the model for each live rollout, then one round of all their calls."""
-        budgets = [min(state.room(self.limits), self.limits.max_turn_tokens or state.room(self.limits)) for state in live]
+        budgets = [
+            min(state.room(self.limits), self.limits.max_turn_tokens or state.room(self.limits)) for state in live
+        ]
         samples = self.sampler.sample([state.context() for state in live], budgets)
         for state, sample, budget in zip(live, samples, budgets, strict=True):
             self.take_turn(state, sample, budget)
@@ -138,7 +140,8 @@ class TurnLoop:
         """Append what was sampled and decide whether the rollout goes on."""
         if len(sample.token_ids) > budget:
             raise ValueError(
-                f"the sampler returned {len(sample.token_ids)} tokens for rollout {state.index}, whose budget is {budget}"
+                f"the sampler returned {len(sample.token_ids)} tokens for rollout {state.index}, "
+                f"whose budget is {budget}"
             )
         if not sample.token_ids:
             state.finish(StopReason.LENGTH)
@@ -158,7 +161,7 @@ class TurnLoop:
 
     def read(self, sample: Sample) -> ParsedTurn:
         assert self.parser is not None
-        return self.parser(self.tokenizer.decode(list(sample.token_ids)))
+        return self.parser(str(self.tokenizer.decode(list(sample.token_ids))))
 
     def plain(self, sample: Sample) -> ParsedTurn:
         """A turn of which nothing is run, as text."""

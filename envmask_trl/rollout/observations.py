@@ -83,7 +83,7 @@ class ObservationEncoder:
         self.control_tokens = control_tokens
         self.max_observation_tokens = max_observation_tokens
         self.cut: Cut = cut
-        stop_texts = [tokenizer.decode([token_id]) for token_id in sorted(stop_token_ids)]
+        stop_texts = [str(tokenizer.decode([token_id])) for token_id in sorted(stop_token_ids)]
         self.renderer = BlockRenderer(tokenizer, tools=tools, stop_texts=stop_texts, template_kwargs=kwargs)
         literals = sorted((text for text in tokenizer.get_added_vocab() if len(text) > 1), key=len, reverse=True)
         self._literal = re.compile(f"(?=({'|'.join(map(re.escape, literals))}))") if literals else re.compile("(?!)")

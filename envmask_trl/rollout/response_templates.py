@@ -63,9 +63,11 @@ def render(
     add_generation_prompt: bool = False,
 ) -> str:
     """The text of a conversation; `tools=[]` is passed as None because some templates write a preamble for it."""
-    return tokenizer.apply_chat_template(
+    text = tokenizer.apply_chat_template(
         messages, tools=tools or None, tokenize=False, add_generation_prompt=add_generation_prompt, **template_kwargs
     )
+    assert isinstance(text, str)
+    return text
 
 
 def known_response_templates() -> list[dict[str, Any]]:

@@ -62,7 +62,9 @@ class ScriptedSampler:
         turn_number = self.turns_played[context.id]
         script = self.scripts[context.id]
         if turn_number >= len(script):
-            raise ValueError(f"rollout {context.id} asks for turn {turn_number}, but its script has {len(script)} turns")
+            raise ValueError(
+                f"rollout {context.id} asks for turn {turn_number}, but its script has {len(script)} turns"
+            )
         self.turns_played[context.id] += 1
         ids = script[turn_number][:budget]
         logprobs = tuple(-0.01 * (position + 1) for position in range(len(ids))) if self.logprobs else None

@@ -1,7 +1,7 @@
 """One rollout while it runs. Knows token ids and messages: no tensors, no trainer, no tokenizer.
 
-Tokens and their author are appended together, so neither can exist without the other. An observation stays pending until
-the model has answered it: a rollout that ends before that simply never had it.
+Tokens and their author are appended together, so neither can exist without the other. An observation stays pending
+until the model has answered it: a rollout that ends before that simply never had it.
 """
 
 from collections.abc import Callable, Mapping
@@ -136,7 +136,6 @@ def with_call_ids(message: Message, calls: tuple[ToolCall, ...], turn: int) -> M
     if not calls:
         return message
     entries = [
-        {**entry, "id": call.id}
-        for entry, call in zip(message["tool_calls"], numbered(calls, turn), strict=True)
+        {**entry, "id": call.id} for entry, call in zip(message["tool_calls"], numbered(calls, turn), strict=True)
     ]
     return {**message, "tool_calls": entries}

@@ -55,7 +55,7 @@ class TemplateParser:
     ):
         self.tokenizer = tokenizer
         self.tools = tools
-        self.stop_texts = [tokenizer.decode([token_id]) for token_id in sorted(stop_token_ids)]
+        self.stop_texts = [str(tokenizer.decode([token_id])) for token_id in sorted(stop_token_ids)]
         self.response_template, self.opening = find_response_template(tokenizer, tools, template_kwargs or {})
 
     def __call__(self, text: str) -> ParsedTurn:

@@ -21,7 +21,8 @@ from time import perf_counter
 from typing import Any
 
 from ..trajectory import CallStatus, ToolCall, ToolResult
-from .tool_values import LoopKeeper, describe_error, find_refusal, to_content
+from .tool_loop import LoopKeeper
+from .tool_values import describe_error, find_refusal, to_content
 
 Lane = deque["Work"]  # calls that run one after another
 Answers = SimpleQueue[tuple["Work", ToolResult]]

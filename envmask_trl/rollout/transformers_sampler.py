@@ -6,7 +6,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase, StoppingCriteria, StoppingCriteriaList
+from transformers import (
+    GenerationConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    StoppingCriteria,
+    StoppingCriteriaList,
+)
 
 from .samplers import Context, Sample
 
@@ -38,7 +44,7 @@ class TransformersSampler:
         stop_token_ids: Collection[int] | None = None,
         generation_kwargs: dict[str, Any] | None = None,
     ):
-        self.model = model
+        self.model: Any = model
         self.stop_ids = frozenset(find_stop_token_ids(tokenizer, model) if stop_token_ids is None else stop_token_ids)
         pad_id = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else min(self.stop_ids)
         self.pad_id = pad_id
@@ -105,7 +111,9 @@ def find_stop_token_ids(tokenizer: PreTrainedTokenizerBase, model: PreTrainedMod
     if tokenizer.eos_token_id is not None:
         ids.add(tokenizer.eos_token_id)
     if not ids:
-        raise ValueError("neither the tokenizer nor the model's generation config has an eos token; set tokenizer.eos_token")
+        raise ValueError(
+            "neither the tokenizer nor the model's generation config has an eos token; set tokenizer.eos_token"
+        )
     return ids
 
 

@@ -3,13 +3,12 @@
 The block is read off a small probe conversation, never off the rollout's own history, so a template that rewrites
 history (drops earlier thinking, moves a tool schema) cannot shift a boundary.
 
-    <|im_end|>  \\n<|im_start|>user\\n<tool_response>\\n  7 degrees  \\n</tool_response><|im_end|>\\n<|im_start|>assistant\\n
-    closer      pieces[0]                             content    pieces[1]
+    <|im_end|>  \\n<|im_start|>user\\n<tool_response>  7 degrees  </tool_response><|im_end|>\\n<|im_start|>assistant\\n
+    closer      pieces[0]                          content    pieces[1]
 """
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from os.path import commonprefix
 from typing import Any
 
 from jinja2 import TemplateError
@@ -104,7 +103,7 @@ class BlockRenderer:
 
     def _split(self, rest: str, alone: str, marks: list[str], has_tool_role: bool) -> TurnBlock:
         """Cut `rest`, the text from the calls on, into the call's end, the closer and the pieces."""
-        turn_end = commonprefix([rest[: rest.find(marks[0])], alone])
+        turn_end = common_start(rest[: rest.find(marks[0])], alone)
         ends = {turn_end.rfind(text) + len(text): text for text in self.stop_texts if text in turn_end}
         closer = ends[max(ends)] if ends else ""
         scaffold = rest[max(ends) if ends else len(turn_end) :]
@@ -153,6 +152,12 @@ def probe_turn(
         for call, content in zip(calls, contents, strict=True)
     ]
     return [{"role": "assistant", "content": "", "tool_calls": tool_calls}, *results]
+
+
+def common_start(left: str, right: str) -> str:
+    """The longest text that both start with: `("abc", "abd")` -> `"ab"`."""
+    length = next((i for i, (a, b) in enumerate(zip(left, right, strict=False)) if a != b), min(len(left), len(right)))
+    return left[:length]
 
 
 def result_mark(number: int) -> str:

@@ -67,6 +67,8 @@ def swapped(holder: Any, name: str, value: Any) -> Iterator[None]:
 class HookedGRPOTrainer(GRPOTrainer):
     """TRL's trainer with named hooks: `roll_out`, `after_scoring`, `adjust_rewards`, `prepare_windows`, `scored`."""
 
+    args: Any
+    model: Any
     trained: Tensor | None = None  # [B, C] while log-probs are computed: the positions that are scored
 
     def roll_out(self, prompts: list, rows: list[dict[str, Any]]) -> dict[str, Any]:
@@ -87,7 +89,7 @@ class HookedGRPOTrainer(GRPOTrainer):
     def _generate(self, prompts: list) -> tuple:
         if self.rollout_func is not None:
             output = super()._generate(prompts)
-            prompt_ids, completion_ids, env_mask = output[:3]
+            _, completion_ids, env_mask = output[:3]
             self.set_scored(completion_ids, env_mask or [[1] * len(ids) for ids in completion_ids])
             return output
         out = self.roll_out(prompts, self.batch_rows)
@@ -141,8 +143,7 @@ class HookedGRPOTrainer(GRPOTrainer):
     def set_scored(self, completion_ids: list, env_mask: list) -> None:
         """From here on only these positions are scored: [B, C], padded as TRL pads the ids."""
         width = max(len(ids) for ids in completion_ids)
-        if self.pad_to_multiple_of is not None:
-            width += -width % self.pad_to_multiple_of
+        width += -width % int(self.pad_to_multiple_of or 1)
         mask = torch.zeros(len(env_mask), width, dtype=torch.long, device=self.accelerator.device)
         for row, values in enumerate(env_mask):
             mask[row, : len(values)] = torch.tensor(list(values), dtype=torch.long)
@@ -182,7 +183,7 @@ class HookedGRPOTrainer(GRPOTrainer):
 
     @property
     def engine_waits(self) -> bool:
-        """Whether the processes' engines wait for each other, so that all must ask equally often and for equally much."""
+        """Whether the engines of the processes wait for each other, so that all must ask for equally much."""
         if self.accelerator.num_processes == 1:
             return False
         if self.use_vllm and (self.vllm_mode == "server" or self.vllm_tensor_parallel_size > 1):
@@ -241,7 +242,8 @@ class HookedGRPOTrainer(GRPOTrainer):
 
     def close_environments(self) -> None:
         """End the rollouts' environments that can be closed; TRL makes new ones, and reuses the others."""
-        for environment in self.environments or []:
+        environments: list[object] = self.environments or []
+        for environment in environments:
             if callable(getattr(environment, "close", None)):
                 self.close_environment(environment)
                 for pool in self._environment_pool.values():

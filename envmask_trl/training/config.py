@@ -73,6 +73,8 @@ class EnvMaskGRPOConfig(GRPOConfig):
 
     def limits(self, *, max_total_length: int | None) -> RolloutLimits:
         """The budgets of a rollout; `max_total_length` is the context of the model or its engine, in tokens."""
+        if self.max_completion_length is None:
+            raise ValueError("max_completion_length is None, expected the most tokens of a rollout's completion")
         return RolloutLimits(
             max_completion_length=self.max_completion_length,
             max_turn_tokens=self.max_turn_tokens,

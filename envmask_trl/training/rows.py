@@ -1,7 +1,7 @@
 """From trajectories to the rows that TRL trains on. Knows lists of ids and messages: no tensors, no model.
 
-    trajectory   ids  c c E | t t t | a E      sources  model x3, env x3, model x2
-    row          ids  c c E   t t t   a E      env_mask 1 1 1  0 0 0  1 1
+trajectory   ids  c c E | t t t | a E      sources  model x3, env x3, model x2
+row          ids  c c E   t t t   a E      env_mask 1 1 1  0 0 0  1 1
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -48,8 +48,12 @@ def trl_rows(
         mask_unfinished: give rows that were ended from outside no trained token.
     """
     masks = [
-        [0] * len(env_mask) if mask_unfinished and unfinished else trained_sources(env_mask, trajectory, mask_env_tokens)
-        for env_mask, trajectory, unfinished in zip(columns["env_mask"], trajectories, columns["unfinished"], strict=True)
+        [0] * len(env_mask)
+        if mask_unfinished and unfinished
+        else trained_sources(env_mask, trajectory, mask_env_tokens)
+        for env_mask, trajectory, unfinished in zip(
+            columns["env_mask"], trajectories, columns["unfinished"], strict=True
+        )
     ]
     logprobs = columns.get("logprobs")
     return {
@@ -84,7 +88,7 @@ def completion_messages(trajectory: Trajectory) -> list[dict[str, Any]]:
 def checked_rollout_func(rollout_func: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
     """A user's rollout function whose rows are checked before anything is computed with them.
 
-    TRL pads a mask that is too short with ones, which trains what the environment wrote; here it raises, naming the row.
+    TRL pads a mask that is too short with ones, which trains what the environment wrote; here the row is named instead.
     """
 
     def rollout(prompts: list, trainer: Any) -> dict[str, Any]:

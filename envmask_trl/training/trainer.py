@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from accelerate.utils import gather
 from torch import Tensor
+from transformers import PreTrainedTokenizerBase
 from transformers.utils import logging
 from trl import GRPOConfig
 
@@ -55,6 +56,8 @@ class EnvMaskGRPOTrainer(HookedGRPOTrainer):
     """
 
     _tag_names = ["trl", "grpo", "envmask"]  # noqa: RUF012
+    args: EnvMaskGRPOConfig
+    processing_class: PreTrainedTokenizerBase
 
     def __init__(
         self,
@@ -77,7 +80,9 @@ class EnvMaskGRPOTrainer(HookedGRPOTrainer):
             raise ValueError("EnvMaskGRPOTrainer got a processor, expected a tokenizer: images are not supported yet")
         taken = sorted(set(REWARD_COLUMNS) & set(getattr(self.train_dataset, "column_names", None) or ()))
         if taken:
-            raise ValueError(f"the dataset has columns {taken}, which reward functions get from the trainer; rename them")
+            raise ValueError(
+                f"the dataset has columns {taken}, which reward functions get from the trainer; rename them"
+            )
         self.hide_lifecycle_methods()
         if self.rollout_func is not None:
             self.rollout_func = checked_rollout_func(self.rollout_func)
@@ -106,7 +111,9 @@ class EnvMaskGRPOTrainer(HookedGRPOTrainer):
 
     @property
     def template_kwargs(self) -> dict[str, Any]:
-        return dict(self.chat_template_kwargs)
+        kwargs = self.args.chat_template_kwargs or {}
+        assert isinstance(kwargs, dict)  # a string from the command line is decoded by the config
+        return kwargs
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
         try:
@@ -159,7 +166,9 @@ class EnvMaskGRPOTrainer(HookedGRPOTrainer):
             return
         assert self.rewards_per_func is not None
         process = self.accelerator.process_index
-        path = Path(self.args.output_dir, "rollouts", f"step-{self.state.global_step:06d}-process-{process}.parquet")
+        path = Path(
+            str(self.args.output_dir), "rollouts", f"step-{self.state.global_step:06d}-process-{process}.parquet"
+        )
         own_rewards = self.own_rows(self.rewards_per_func, len(self.trajectories)).tolist()
         rewards = [dict(zip(self.reward_func_names, values, strict=True)) for values in own_rewards]
         columns = rollout_columns(self.trajectories, rewards=rewards, advantages=batch["advantages"].tolist())
