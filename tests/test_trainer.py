@@ -152,6 +152,7 @@ def test_unfinished_rollouts_are_used_as_the_policy_says(policy, tmp_path):
     trainer.train()
     (batch,) = batches
     trained = (batch["completion_mask"] * batch["tool_mask"]).sum(dim=1).tolist()
+    assert [sum(row["loss_mask"]) for row in load_rollouts(tmp_path / "rollouts")] == trained
     expected = {
         "train": ([20, 2, 2, 2], [2.0, -2.0, 0.0, 0.0]),
         "mask_loss": ([0, 2, 2, 2], [2.0, -2.0, 0.0, 0.0]),  # still in the baseline of 2

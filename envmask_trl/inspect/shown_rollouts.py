@@ -20,7 +20,7 @@ class Token:
     id: int
     text: str
     source: Source
-    mask: int  # its digit in env_mask: 1 keeps it in the loss
+    mask: int  # 1 keeps it in the loss
     turn: int = -1  # of the model's turns, from 0; -1 on foreign tokens
     logprob: float | None = None
 
@@ -57,7 +57,8 @@ class Rollout:
 def read_row(row: Mapping[str, Any], texts: Mapping[int, str]) -> Rollout:
     """The rollout of a checked row; `texts` has the text of every id in it."""
     ids, logprobs = row["completion_ids"], row.get("logprobs")
-    columns = (ids, row["sources"], row["env_mask"], row["turn_index"], logprobs or [None] * len(ids))
+    mask_of_the_loss = row.get("loss_mask") or row["env_mask"]  # they differ for rows that a policy left out
+    columns = (ids, row["sources"], mask_of_the_loss, row["turn_index"], logprobs or [None] * len(ids))
     completion = tuple(
         Token(token, texts[token], Source(source), mask, turn, logprob if source == Source.MODEL else None)
         for token, source, mask, turn, logprob in zip(*columns, strict=True)
@@ -81,7 +82,7 @@ def check_row(number: int, row: Mapping[str, Any]) -> None:
     if missing:
         raise ValueError(f"row {number} has no {', '.join(missing)}; expected a row as `load_rollouts` returns it")
     expected = len(row["completion_ids"])
-    for name in ("sources", "env_mask", "turn_index", "logprobs"):
+    for name in ("sources", "env_mask", "loss_mask", "turn_index", "logprobs"):
         values = row.get(name)
         if values is not None and len(values) != expected:
             raise ValueError(

@@ -172,6 +172,8 @@ class EnvMaskGRPOTrainer(HookedGRPOTrainer):
         own_rewards = self.own_rows(self.rewards_per_func, len(self.trajectories)).tolist()
         rewards = [dict(zip(self.reward_func_names, values, strict=True)) for values in own_rewards]
         columns = rollout_columns(self.trajectories, rewards=rewards, advantages=batch["advantages"].tolist())
+        masks = (batch["completion_mask"] * batch["tool_mask"]).tolist()
+        columns["loss_mask"] = [mask[: len(ids)] for mask, ids in zip(masks, columns["completion_ids"], strict=True)]
         save_rollouts(columns | {"step": [self.state.global_step] * len(rewards)}, path)
 
     def prepare_windows(self, batches: list[Batch]) -> None:
