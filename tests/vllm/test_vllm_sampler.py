@@ -194,11 +194,12 @@ def test_only_the_models_own_tokens_have_logprobs(trained):
 def test_recorded_logprobs_are_the_training_models_own(trained):
     weights, output = trained.generations[0]
 
-    assert mean_difference(trained, weights, output) < 0.01
+    assert mean_difference(trained, weights, output) < 0.01  # measured: 0.001
 
 
 def test_the_next_step_samples_from_the_updated_weights(trained):
     (old_weights, _), (new_weights, output) = trained.generations
 
-    assert mean_difference(trained, new_weights, output) < 0.01
-    assert mean_difference(trained, old_weights, output) > 0.1
+    # Measured: 0.007 and 0.65. vLLM computes in bfloat16, and the large step left the new weights coarse.
+    assert mean_difference(trained, new_weights, output) < 0.03
+    assert mean_difference(trained, old_weights, output) > 0.3

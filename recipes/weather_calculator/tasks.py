@@ -1,0 +1,158 @@
+"""The world: two tools, questions that need none to three calls of them, and the reward. Knows no model and no tokens.
+
+    calls  question                                               what has to be done
+    0      Oslo has 27. How warm is Oslo?                         read the question
+    1      How warm is Oslo?                                      weather
+    1      How much warmer than 13 is 27?                         calculator
+    2      How warm are Oslo and Lima?                            weather, weather
+    2      How much warmer than 13 is Oslo?                       weather, calculator
+    3      How much warmer than Oslo is Lima, doubled?            weather, weather, calculator
+"""
+
+import ast
+import json
+import operator
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+CITIES = (
+    "Accra Athens Berlin Bern Bogota Boston Cairo Dakar Delhi Dublin Hanoi Havana Kyiv Kyoto Lagos Lima Lisbon London "
+    "Madrid Manila Milan Moscow Mumbai Nairobi Oslo Paris Prague Quito Riga Rome Seoul Sofia Sydney Tokyo Tunis Vienna"
+).split()
+FIELDS = ("humidity", "wind", "pressure", "rain", "cloud", "visibility", "ozone", "pollen")
+
+_OPERATORS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul}
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A question with its answer.
+
+    Example:
+        Task(question="How much warmer than 13 is Oslo?", answer="14", cities=("Oslo",), expression="{Oslo}-13")
+    """
+
+    question: str
+    answer: str
+    cities: tuple[str, ...]  # whose weather has to be asked for, in the order of the question
+    expression: str | None  # what has to be computed, with the cities in braces; None where nothing is
+
+    @property
+    def calls(self) -> int:
+        return len(self.cities) + (self.expression is not None)
+
+
+def weather_report(city: str, day: str, *, irrelevant: int = len(FIELDS)) -> dict[str, object]:
+    """The weather of a city on a day, with some irrelevant fields: always the same report, in an order of its own.
+
+    Example:
+        weather_report("Oslo", "monday") -> {"city": "Oslo", "wind": 41, ..., "temperature": 27, ..., "rain": 73}
+    """
+    rng = random.Random(f"{day}/{city}")
+    values = {field: rng.randint(10, 99) for field in rng.sample(FIELDS, irrelevant)}
+    values["temperature"] = temperature(city, day)
+    order = rng.sample(sorted(values), len(values))
+    return {"city": city} | {field: values[field] for field in order}
+
+
+def temperature(city: str, day: str) -> int:
+    return random.Random(f"{day}/{city}/temperature").randint(10, 39)
+
+
+def calculate(expression: str) -> int:
+    """The value of an expression of whole numbers, + - * and brackets, such as "(27-13)*2"; ValueError for all else."""
+
+    def value(node: ast.expr) -> int:
+        match node:
+            case ast.Constant(value=int(number)):
+                return number
+            case ast.UnaryOp(op=ast.USub(), operand=operand):
+                return -value(operand)
+            case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
+                return _OPERATORS[type(op)](value(left), value(right))
+        raise ValueError("only whole numbers, + - * and brackets")
+
+    if len(expression) > 40:
+        raise ValueError("longer than 40 characters")
+    try:
+        return value(ast.parse(expression, mode="eval").body)
+    except SyntaxError as error:
+        raise ValueError("not an expression") from error
+
+
+def make_tools(day: str) -> list[Callable]:
+    """The two tools as they answer on one day. Training and test have different days, so a remembered answer is wrong."""
+
+    def weather(city: str) -> str:
+        """The weather report of a city.
+
+        Args:
+            city: The city's name.
+        """
+        if city not in CITIES:
+            raise ValueError("no such city")
+        return json.dumps(weather_report(city, day), separators=(",", ":"))
+
+    def calculator(expression: str) -> str:
+        """The value of an arithmetic expression.
+
+        Args:
+            expression: Whole numbers with + - * and brackets.
+        """
+        return str(calculate(expression))
+
+    return [weather, calculator]
+
+
+def make_task(calls: int, *, day: str, rng: random.Random) -> Task:
+    """A random question that needs `calls` calls."""
+    first, second = rng.sample(CITIES, 2)
+    low, high = str(rng.randint(10, 39)), str(rng.randint(10, 39))
+    match calls:
+        case 0:
+            return Task(f"{first} has {low}. How warm is {first}?", low, (), None)
+        case 1 if rng.random() < 0.5:
+            return Task(f"How warm is {first}?", str(temperature(first, day)), (first,), None)
+        case 1:
+            return _difference(low, high, day=day, rng=rng)
+        case 2 if rng.random() < 0.5:
+            answer = f"{temperature(first, day)} and {temperature(second, day)}"
+            return Task(f"How warm are {first} and {second}?", answer, (first, second), None)
+        case 2:
+            return _difference(*rng.choice([(first, low), (low, first)]), day=day, rng=rng)
+        case 3:
+            return _difference(first, second, day=day, rng=rng)
+    raise ValueError(f"questions need 0 to 3 calls, not {calls}")
+
+
+def _difference(low: str, high: str, *, day: str, rng: random.Random) -> Task:
+    """How much warmer than `low` is `high`? Each is a city or a number; half of the time the answer is doubled."""
+    doubled = rng.random() < 0.5
+    cities = tuple(place for place in (low, high) if place in CITIES)
+    low_slot, high_slot = (f"{{{place}}}" if place in cities else place for place in (low, high))
+    expression = f"({high_slot}-{low_slot})*2" if doubled else f"{high_slot}-{low_slot}"
+    answer = calculate(expression.format(**{city: temperature(city, day) for city in cities}))
+    question = f"How much warmer than {low} is {high}{', doubled' if doubled else ''}?"
+    return Task(question, str(answer), cities, expression)
+
+
+def make_rows(counts: dict[int, int], *, day: str, seed: int) -> list[dict[str, object]]:
+    """Dataset rows, `counts[calls]` of each sort, shuffled: {"prompt": messages, "answer": "14", "calls": 2}."""
+    rng = random.Random(f"{day}/{seed}")
+    tasks = [make_task(calls, day=day, rng=rng) for calls, count in counts.items() for _ in range(count)]
+    rng.shuffle(tasks)
+    return [
+        {"prompt": [{"role": "user", "content": task.question}], "answer": task.answer, "calls": task.calls}
+        for task in tasks
+    ]
+
+
+def correct_answer(completions: list[list[dict]], answer: list[str], **_: object) -> list[float]:
+    """1.0 where the last message is the answer and nothing else, otherwise 0.0. The whole reward: no partial credit."""
+    return [float(is_answer(messages, expected)) for messages, expected in zip(completions, answer, strict=True)]
+
+
+def is_answer(messages: list[dict], answer: str) -> bool:
+    last = messages[-1] if messages else {}
+    return last.get("role") == "assistant" and not last.get("tool_calls") and (last.get("content") or "").strip() == answer

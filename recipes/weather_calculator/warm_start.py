@@ -1,0 +1,73 @@
+"""Supervised warm start on the demonstrations, with the observation mask. Knows how to optimise, nothing of the tasks.
+
+A plain loop: at this size `trl.SFTTrainer`, which takes the same rows, spends more on bookkeeping than on the model.
+"""
+
+import time
+from collections.abc import Callable
+
+import torch
+from torch.nn.functional import cross_entropy
+from torch.nn.utils import clip_grad_norm_
+from torch.nn.utils.rnn import pad_sequence
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils import get_json_schema
+
+from envmask_trl import mask_observations
+
+from .optimizer import MuonWithAdamW
+from .progress import EVERY_S
+
+BATCH_SIZE = 8  # small batches learn to copy sooner than large ones in the same time
+MUON_LEARNING_RATE = 0.005  # matrices; with AdamW alone copying is not learned within minutes
+ADAMW_LEARNING_RATE = 5e-3  # embeddings and norms
+MAX_GRAD_NORM = 1.0
+FINAL_SHARE = 0.1  # what is left of the learning rates at the end
+IGNORED = -100  # the label of what the model did not write
+
+
+def warm_start(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    rows: list[dict],
+    *,
+    tools: list[Callable],
+    decay_from: float,
+) -> None:
+    """Train once through `rows`, in their order, on the tokens that a model would have written.
+
+    From the share `decay_from` of the steps on, the learning rates fall linearly.
+    """
+    schemas = [get_json_schema(tool) for tool in tools]  # read once, not for each conversation
+    encoded = mask_observations({"messages": [row["messages"] for row in rows]}, tokenizer=tokenizer, tools=schemas)
+    optimizer = MuonWithAdamW(model, muon_lr=MUON_LEARNING_RATE, adamw_lr=ADAMW_LEARNING_RATE)
+    steps = len(rows) // BATCH_SIZE
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda step: max(FINAL_SHARE, min(1.0, (1 - step / steps) / (1 - decay_from)))
+    )
+    model.train()
+    started = printed = time.perf_counter()
+    for step in range(steps):
+        batch = slice(step * BATCH_SIZE, (step + 1) * BATCH_SIZE)
+        loss = masked_loss(model, encoded["input_ids"][batch], encoded["labels"][batch])
+        loss.backward()
+        clip_grad_norm_(model.parameters(), MAX_GRAD_NORM)
+        optimizer.step()
+        optimizer.zero_grad()
+        schedule.step()
+        now = time.perf_counter()
+        if now - printed > EVERY_S or step == steps - 1:
+            printed = now
+            print(f"SFT   {step + 1:>4}/{steps}  loss {loss.item():.2f}  {now - started:.0f} s", flush=True)
+
+
+def masked_loss(model: PreTrainedModel, input_ids: list[list[int]], labels: list[list[int]]) -> torch.Tensor:
+    """The mean negative log-likelihood of the labelled tokens; the others never reach the LM head."""
+    ids, targets = (
+        pad_sequence([torch.tensor(row) for row in rows], batch_first=True, padding_value=padding)
+        for rows, padding in ((input_ids, 0), (labels, IGNORED))
+    )  # [B, T]; padding is on the right, where a causal model never sees it
+    hidden = model.model(input_ids=ids).last_hidden_state[:, :-1]  # [B, T-1, H]
+    targets = targets[:, 1:]  # [B, T-1]
+    written = targets != IGNORED
+    return cross_entropy(model.lm_head(hidden[written]), targets[written])
