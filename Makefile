@@ -19,7 +19,7 @@ check: $(VENV)/installed  ## lint and types
 
 test-vllm:  ## the vLLM sampler against a real vLLM on the CPU, in an environment of its own (several GB)
 	bash tests/vllm/install.sh
-	. tests/vllm/env.sh && .venv-vllm/bin/python -m pytest tests/vllm -q -c tests/vllm/pytest.ini
+	. tests/vllm/env.sh && .venv-vllm/bin/python -m pytest tests/vllm -q
 
 $(VENV)/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)

@@ -1,6 +1,6 @@
 """One process of a training run: plays the scenarios below and writes down what it saw. Started by test_distributed.
 
-    python -m tests.distributed_worker FOLDER    writes FOLDER/<scenario>-<process>.json and FOLDER/<scenario>.pt
+python -m tests.distributed_worker FOLDER    writes FOLDER/<scenario>-<process>.json and FOLDER/<scenario>.pt
 """
 
 import json

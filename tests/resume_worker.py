@@ -1,9 +1,9 @@
 """A training run that can be killed: two optimizer steps use the rollouts of one generation. Started by test_resume.
 
-    python -m tests.resume_worker FOLDER GENERATION    stops for ever while generation GENERATION (from 0) is scored
+python -m tests.resume_worker FOLDER GENERATION    stops for ever while generation GENERATION (from 0) is scored
 
-    optimizer step   0  1 | 2  3 | 4  5 | 6  7
-    generation       0    | 1    | 2    | 3         checkpoint-3 is saved inside generation 1
+optimizer step   0  1 | 2  3 | 4  5 | 6  7
+generation       0    | 1    | 2    | 3         checkpoint-3 is saved inside generation 1
 """
 
 import sys

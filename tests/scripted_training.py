@@ -1,10 +1,10 @@
 """One training step whose rollouts are known beforehand: row g of the global batch plays script g, on any machine.
 
-    row  turns of the model                     tokens that are trained
-    0    "row 0"                                few
-    1    look, "row 1"                          two turns
-    ...
-    5    an answer longer than its budget       none: it is unfinished, and `mask_loss` leaves it out
+row  turns of the model                     tokens that are trained
+0    "row 0"                                few
+1    look, "row 1"                          two turns
+...
+5    an answer longer than its budget       none: it is unfinished, and `mask_loss` leaves it out
 """
 
 from pathlib import Path

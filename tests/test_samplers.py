@@ -72,7 +72,10 @@ def test_a_turn_that_ends_with_the_second_stop_token_is_whole_and_gets_no_closer
     turn = [*ids(call("add", a=1, b=2))[:-1], other_end]
     script = ScriptedSampler([[turn, ids(answer("3"))]])
     (row,) = run_rollouts(
-        [user("1 + 2?")], tokenizer=tokenizer, sampler=script, tools=[add],
+        [user("1 + 2?")],
+        tokenizer=tokenizer,
+        sampler=script,
+        tools=[add],
         stop_token_ids={other_end, tokenizer.eos_token_id},
     )
     assert row.stop_reason is StopReason.ANSWERED and row.tool_results[0].content == "3"
@@ -82,7 +85,10 @@ def test_a_turn_that_ends_with_the_second_stop_token_is_whole_and_gets_no_closer
 def test_a_real_model_plays_whole_rollouts():
     tokenizer = tiny_tokenizer()
     rows = run_rollouts(
-        [user(f"row {n}") for n in range(3)], tokenizer=tokenizer, sampler=sampler(), tools=[add],
+        [user(f"row {n}") for n in range(3)],
+        tokenizer=tokenizer,
+        sampler=sampler(),
+        tools=[add],
         limits=RolloutLimits(max_completion_length=12),
     )
     assert all(0 < len(row.completion_ids) <= 12 for row in rows)

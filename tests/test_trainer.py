@@ -364,3 +364,23 @@ def test_every_row_keeps_its_prompt_completion_reward_and_advantage(tmp_path):
     trainer.train()
     texts = trainer.processing_class.batch_decode(kept[0]["completion_ids"], skip_special_tokens=True)
     assert kept[0]["advantages"].tolist() == pytest.approx([float(text) - 3.5 for text in texts])
+
+
+def test_observations_that_are_trained_have_no_sampling_logprob_to_be_corrected_by():
+    """With the mask off and vLLM, a recorded 0.0 would look like a huge mismatch and silence the loss."""
+    from envmask_trl import Segment, Source, Trajectory
+    from envmask_trl.training.rows import to_columns, trl_rows
+
+    segments = (
+        Segment(Source.PROMPT, (1,)),
+        Segment(Source.MODEL, (10,), (-0.1,)),
+        Segment(Source.ENV, (20,)),
+        Segment(Source.MODEL, (11,), (-0.3,)),
+    )
+    row = Trajectory(segments, StopReason.ANSWERED)
+    columns = to_columns([row]) | {"completion_text": [""], "model_text": [""]}
+    options = {"filler_id": 0, "mask_unfinished": False}
+    off = trl_rows(columns, [row], [[]], mask_env_tokens=False, **options)
+    assert off["env_mask"] == [[1, 1, 1]] and off["logprobs"][0][1] != off["logprobs"][0][1]
+    on = trl_rows(columns, [row], [[]], mask_env_tokens=True, **options)
+    assert on["env_mask"] == [[1, 0, 1]] and on["logprobs"] == [[-0.1, 0.0, -0.3]]

@@ -1,17 +1,17 @@
 """A tokenizer and a model made on the spot, small enough to train in a test. Knows no trainer and nothing to download.
 
-    <|im_start|>user
-    row 3<|im_end|>
-    <|im_start|>assistant
-    <tool_call>
-    {"name": "add", "arguments": {"a": 1, "b": 2}}
-    </tool_call><|im_end|>
-    <|im_start|>user
-    <tool_response>
-    3
-    </tool_response><|im_end|>
-    <|im_start|>assistant
-    3<|im_end|>
+<|im_start|>user
+row 3<|im_end|>
+<|im_start|>assistant
+<tool_call>
+{"name": "add", "arguments": {"a": 1, "b": 2}}
+</tool_call><|im_end|>
+<|im_start|>user
+<tool_response>
+3
+</tool_response><|im_end|>
+<|im_start|>assistant
+3<|im_end|>
 """
 
 import json

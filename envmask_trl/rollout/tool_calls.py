@@ -26,6 +26,14 @@ class ParsedTurn:
     calls: tuple[ToolCall, ...] = ()
     reason: str = ""  # for "malformed": one sentence that the model can use
 
+    def __post_init__(self) -> None:
+        shown = len(self.message.get("tool_calls") or ())
+        if (self.kind == "calls") != bool(self.calls) or shown != len(self.calls):
+            raise ValueError(
+                f"a turn of kind {self.kind!r} has {len(self.calls)} calls and {shown} tool_calls in its message; "
+                "'calls' needs at least one, and the message shows the same ones"
+            )
+
 
 TurnParser = Callable[[str], ParsedTurn]  # anything that reads the decoded turn, control tokens included
 

@@ -56,11 +56,16 @@ def trl_rows(
         )
     ]
     logprobs = columns.get("logprobs")
+    foreign = 0.0 if mask_env_tokens else float("nan")  # a NaN says "the engine told none": TRL then corrects nothing
     return {
         "prompt_ids": columns["prompt_ids"],
         "completion_ids": [ids or [filler_id] for ids in columns["completion_ids"]],
         "env_mask": [mask or [0] for mask in masks],
-        "logprobs": logprobs and [values or [0.0] for values in logprobs],
+        "logprobs": logprobs
+        and [
+            [value if own else foreign for value, own in zip(values, env_mask, strict=True)] or [foreign]
+            for values, env_mask in zip(logprobs, columns["env_mask"], strict=True)
+        ],
         "completions": [
             text if isinstance(prompt, str) else completion_messages(trajectory)
             for text, prompt, trajectory in zip(columns["completion_text"], prompts, trajectories, strict=True)

@@ -23,10 +23,6 @@ class TRLSampler:
         self.trainer = trainer
         self.stop_ids = frozenset(trainer.eos_token_ids)
 
-    def any_live(self, live: int) -> bool:
-        """Whether any process still has a live rollout; every process asks once per round."""
-        return self.trainer.max_over_processes(live) > 0
-
     def sample(self, contexts: list[Context], max_new_tokens: list[int]) -> list[Sample]:
         rows, budget = self.trainer.max_over_processes(len(contexts), max(max_new_tokens, default=1))
         prompts = [list(context.token_ids) for context in contexts]
