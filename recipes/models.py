@@ -1,8 +1,8 @@
 """Models made from a config, with nothing to download. Knows sizes only: no data, no training.
 
-    quickstart_model(tokenizer)   about 0.2 M parameters: learns two tools on two cores in two minutes
-    tiny()                        532,832 parameters: for tests
-    lite()                        63,912,192 parameters: for benchmarks
+quickstart_model(tokenizer)   about 0.2 M parameters: learns two tools on two cores in two minutes
+tiny()                        532,832 parameters: for tests
+lite()                        63,912,192 parameters: for benchmarks
 """
 
 from transformers import PreTrainedTokenizerBase, Qwen3Config, Qwen3ForCausalLM
@@ -36,7 +36,9 @@ def tiny() -> Qwen3ForCausalLM:
 
 def lite() -> Qwen3ForCausalLM:
     """Qwen3 with 63,912,192 parameters."""
-    return _checked(Qwen3ForCausalLM(_config(768, layers=8, head_dim=96, intermediate_size=2432)), parameters=63_912_192)
+    return _checked(
+        Qwen3ForCausalLM(_config(768, layers=8, head_dim=96, intermediate_size=2432)), parameters=63_912_192
+    )
 
 
 def _config(hidden_size: int, *, layers: int, head_dim: int, intermediate_size: int) -> Qwen3Config:
@@ -55,5 +57,7 @@ def _config(hidden_size: int, *, layers: int, head_dim: int, intermediate_size: 
 
 def _checked(model: Qwen3ForCausalLM, *, parameters: int) -> Qwen3ForCausalLM:
     if model.num_parameters() != parameters:
-        raise ValueError(f"the model has {model.num_parameters():,} parameters, expected {parameters:,}; check its config")
+        raise ValueError(
+            f"the model has {model.num_parameters():,} parameters, expected {parameters:,}; check its config"
+        )
     return model

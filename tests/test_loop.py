@@ -15,6 +15,7 @@ from envmask_trl import (
     ScriptedSampler,
     Source,
     StopReason,
+    ToolCall,
     ToolRunner,
     run_rollouts,
 )
@@ -93,10 +94,10 @@ def test_a_turn_is_asked_for_no_more_than_what_is_left():
         tokenizer=tokenizer(),
         sampler=sampler,
         tools=[weather],
-        limits=RolloutLimits(max_completion_length=100),
+        limits=RolloutLimits(max_completion_length=150),
     )
-    assert sampler.budgets[0] == [100]
-    assert sampler.budgets[1] == [100 - len(row.completion_ids) + len(ids(ANSWER))]
+    assert sampler.budgets[0] == [150]
+    assert sampler.budgets[1] == [150 - len(row.completion_ids) + len(ids(ANSWER))]
 
 
 class Budgets(ScriptedSampler):
@@ -153,11 +154,25 @@ def test_a_result_and_an_answer_that_fit_exactly_are_kept():
 
 def minimum_budget() -> int:
     """Tokens of the call, the scaffold, the shortest content that a tool is run for, and a short answer."""
-    from envmask_trl.rollout.observations import MIN_CONTENT_TOKENS
-
     (row,) = play([call(), ANSWER])
-    scaffold = row.sources.count(Source.TEMPLATE)
-    return len(ids(call())) + scaffold + MIN_CONTENT_TOKENS + RolloutLimits().min_answer_tokens
+    encoder = ObservationEncoder(tokenizer(), stop_token_ids={tokenizer().eos_token_id})
+    least = row.sources.count(Source.TEMPLATE) + encoder.min_content_tokens
+    return len(ids(call())) + least + RolloutLimits().min_answer_tokens
+
+
+@pytest.mark.parametrize("cut", ["head", "tail", "middle"])
+@pytest.mark.parametrize("contents", [["x" * 300], ["Oslo 7 " * 40, "7"], ["é" * 50, "\n\n" * 30, "aAaA" * 30]])
+def test_an_observation_fits_into_any_room_or_says_that_it_does_not(cut, contents):
+    """However a shortened text happens to be tokenised, the passes end and the room is kept."""
+    encoder = ObservationEncoder(tokenizer(), tools=[weather], stop_token_ids={tokenizer().eos_token_id}, cut=cut)
+    calls = [ToolCall(f"call0000{n}", "weather", {}) for n in range(len(contents))]
+    whole = encoder.encode(calls, contents, closed=True)
+    least = encoder.scaffold_tokens(calls, closed=True) + encoder.min_content_tokens * len(contents)
+    for room in range(whole.num_tokens + 3):
+        fitted = encoder.encode(calls, contents, closed=True, max_tokens=room)
+        assert fitted is None or fitted.num_tokens <= room
+        assert fitted is not None or room < least
+    assert fitted == whole
 
 
 @pytest.mark.parametrize("cut", ["head", "tail", "middle"])

@@ -19,9 +19,14 @@ def cut_text(text: str, max_tokens: int, cut: Cut, tokenizer: PreTrainedTokenize
     if len(spans) <= max_tokens and len(shortened) == len(text):
         return text
     total = str(len(spans)) if len(shortened) == len(text) else f"over {len(spans)}"
-    mark = f" [cut: {cut} of {total} tokens] "
+    mark = cut_mark(cut, total)
     keep = max(max_tokens - len(tokenizer(mark, add_special_tokens=False)["input_ids"]), 0)
     return _keep(shortened, spans, keep, cut, mark)
+
+
+def cut_mark(cut: Cut, total: str) -> str:
+    """What stands in place of what was cut: `cut_mark("tail", "5000")` -> " [cut: tail of 5000 tokens] "."""
+    return f" [cut: {cut} of {total} tokens] "
 
 
 def _keep(text: str, spans: list[tuple[int, int]], keep: int, cut: Cut, mark: str) -> str:

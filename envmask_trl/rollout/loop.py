@@ -15,7 +15,7 @@ from ..trajectory import CallStatus, StopReason, ToolCall, ToolResult, Trajector
 from .environments import is_done, tools_by_name
 from .episodes import Environments, Episode, encode_prompt, open_episodes
 from .limits import RolloutLimits
-from .observations import MIN_CONTENT_TOKENS, ObservationEncoder
+from .observations import ObservationEncoder
 from .samplers import Sample, Sampler
 from .state import RolloutState
 from .tool_calls import ParsedTurn, TemplateParser, TurnParser
@@ -172,8 +172,8 @@ class TurnLoop:
         """Whether the scaffold, shortest contents and a short answer fit. Asked before a tool is run, not after."""
         assert self.encoder is not None
         calls = calls_or_stand_in(state)
-        scaffold = self.encoder.scaffold_tokens(calls, closed=state.closed)
-        return scaffold + MIN_CONTENT_TOKENS * len(calls) + self.limits.min_answer_tokens <= state.room(self.limits)
+        least = self.encoder.scaffold_tokens(calls, closed=state.closed) + self.encoder.min_content_tokens * len(calls)
+        return least + self.limits.min_answer_tokens <= state.room(self.limits)
 
     def answer_calls(self, states: list[RolloutState]) -> None:
         """Run the calls of all rollouts at once and show each its results."""

@@ -13,12 +13,12 @@ from typing import Any, Literal
 from transformers import PreTrainedTokenizerBase
 
 from ..trajectory import Segment, Source, ToolCall
-from .fitting import cut_text, even_limits
+from .fitting import cut_mark, cut_text, even_limits
 from .limits import Cut
 from .turn_block import BlockRenderer, TurnBlock
 
 ControlTokenPolicy = Literal["split", "escape", "reject"]
-MIN_CONTENT_TOKENS = 12  # a content is never cut below its marker and a few tokens
+TOKENS_BESIDE_MARK = 4  # a content is never cut below its mark and this
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +87,7 @@ class ObservationEncoder:
         self.renderer = BlockRenderer(tokenizer, tools=tools, stop_texts=stop_texts, template_kwargs=kwargs)
         literals = sorted((text for text in tokenizer.get_added_vocab() if len(text) > 1), key=len, reverse=True)
         self._literal = re.compile(f"(?=({'|'.join(map(re.escape, literals))}))") if literals else re.compile("(?!)")
+        self.min_content_tokens = self._count(cut_mark(cut, "over 100000")) + TOKENS_BESIDE_MARK
         self._said_no_tool_role = False
 
     def scaffold_tokens(self, calls: Sequence[ToolCall], *, closed: bool) -> int:
@@ -108,8 +109,8 @@ class ObservationEncoder:
         block = self.renderer.block(calls)
         self._say_no_tool_role(block)
         safe = [self._apply_policy(content) for content in contents]
-        limit = self.max_observation_tokens
-        texts = [self._cut(text, limit) for text in safe]
+        texts = [self._cut(text, self.max_observation_tokens) for text in safe]
+        target: int | None = None  # tokens of all contents; falls in each pass, so the passes end
         while True:
             shown = [self.renderer.shown(calls, number, text) for number, text in enumerate(texts)]
             segments = self._segments(block, shown, closed=closed)
@@ -117,8 +118,9 @@ class ObservationEncoder:
             if excess <= 0:
                 break
             sizes = [self._count(text) for text in texts]
-            limits = even_limits(sizes, sum(sizes) - excess)
-            if min(limits) < min(MIN_CONTENT_TOKENS, *sizes):
+            target = sum(sizes) - excess if target is None else min(target - 1, sum(sizes) - excess)
+            limits = even_limits(sizes, target)
+            if any(limit < min(self.min_content_tokens, size) for limit, size in zip(limits, sizes, strict=True)):
                 return None
             texts = [self._cut(text, limit) for text, limit in zip(safe, limits, strict=True)]
         return Observation(

@@ -2,7 +2,7 @@
 
     tidy      calls what is needed, answers with what the calls gave
     guess     skips the tools and makes an answer up
-    mistaken  calls the wrong city, or computes the wrong thing, and answers with the result
+    mistaken  calls the wrong city, computes the wrong thing or misreads, and answers with the result
     broken    writes a call that is not JSON
 Questions of three calls are never demonstrated: composing them is left to GRPO.
 """
@@ -22,9 +22,7 @@ def write_demonstrations(path: Path, *, tidy: int, mixed: int, seed: int) -> lis
     """Write `tidy` good demonstrations, then `mixed` of mixed quality, in the order in which they are learned."""
     rng = random.Random(f"demonstrations/{seed}")
     rows = [demonstration("tidy", progress=row / tidy, rng=rng) for row in range(tidy)]
-    rows += [
-        demonstration(rng.choices(list(MIX), list(MIX.values()))[0], progress=1.0, rng=rng) for _ in range(mixed)
-    ]
+    rows += [demonstration(rng.choices(list(MIX), list(MIX.values()))[0], progress=1.0, rng=rng) for _ in range(mixed)]
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     return rows
@@ -43,10 +41,10 @@ def demonstration(quality: str, *, progress: float, rng: random.Random) -> dict:
     match quality:
         case "tidy":
             turns = _work_through(task, day=day, irrelevant=irrelevant)
-        case "guess":
-            turns = [_says(_made_up(task, rng=rng))]
-        case "mistaken":
+        case "mistaken" if task.calls:
             turns = _work_through(_misread(task, rng=rng), day=day, irrelevant=irrelevant)
+        case "guess" | "mistaken":
+            turns = [_says(_made_up(task, rng=rng))]
         case "broken":
             turns = [_break(_work_through(task, day=day, irrelevant=irrelevant)[0], task=task, rng=rng)]
     return {"messages": [ask, *turns], "quality": quality}

@@ -1,10 +1,10 @@
 """Play held-out tasks and say what became of each. Knows trajectories and tasks, trains nothing.
 
-    right       the answer is the expected one
-    guess       answered with fewer calls than the question needs
-    malformed   wrote a call that could not be read, and did not recover
-    mistaken    called as often as needed, and answered wrong
-    unfinished  ran into a limit
+right       the answer is the expected one
+guess       answered with fewer calls than the question needs
+malformed   wrote a call that could not be read, and did not recover
+mistaken    called as often as needed, and answered wrong
+unfinished  ran into a limit
 """
 
 from collections import Counter

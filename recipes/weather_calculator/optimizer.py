@@ -1,6 +1,6 @@
-"""Muon on the matrices of the layers, AdamW on embeddings and norms, stepped as one optimizer. Knows weights, no data.
+"""Muon on the matrices of the layers, AdamW on embeddings and norms, stepped as one optimizer. Knows weights only.
 
-torch.optim.Muon orthogonalises in bfloat16, one matrix at a time: right on a GPU, eight times slower than this on a CPU.
+torch.optim.Muon orthogonalises in bfloat16, one matrix at a time: right on a GPU, many times slower on a CPU.
 """
 
 from itertools import groupby

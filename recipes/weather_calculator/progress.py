@@ -8,10 +8,10 @@ EVERY_S = 4.0
 
 
 class ProgressLine(TrainerCallback):
-    """Prints "GRPO   24/60  reward 0.61  21 s" at most every few seconds, and at the last step."""
+    """Prints "GRPO   24/60  right answers 0.61  21 s" at most every few seconds, and at the last step."""
 
-    def __init__(self, phase: str, *, metric: str) -> None:
-        self.phase, self.metric = phase, metric
+    def __init__(self, phase: str, *, metric: str, label: str) -> None:
+        self.phase, self.metric, self.label = phase, metric, label
         self.started = self.printed = time.perf_counter()
 
     def on_log(
@@ -23,7 +23,7 @@ class ProgressLine(TrainerCallback):
             return
         self.printed = now
         print(
-            f"{self.phase:<5} {state.global_step:>4}/{state.max_steps}  {self.metric} {float(logs[self.metric]):.2f}  "
+            f"{self.phase:<5} {state.global_step:>4}/{state.max_steps}  {self.label} {float(logs[self.metric]):.2f}  "
             f"{now - self.started:.0f} s",
             flush=True,
         )

@@ -7,12 +7,14 @@ demonstrations, to over 0.9 after GRPO; questions of 3 calls, which are never de
 """
 
 import argparse
+import json
 import time
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from transformers import set_seed
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, set_seed
 
 from envmask_trl import view
 
@@ -21,15 +23,15 @@ from .demonstrations import tokenizer_texts, write_demonstrations
 from .evaluate import play
 from .reinforce import PROMPTS_PER_STEP, reinforce
 from .report import PHASES, numbers, peak_memory_gib, table, what_grpo_changed, write_report
-from .tasks import correct_answer, make_rows, make_tools
+from .tasks import correct_answer, make_rows, make_tools, needed_calls
 from .tokenizer import train_tokenizer
 from .warm_start import BATCH_SIZE, warm_start
 
 SIZES = {  # steps of each part, and held-out questions of each number of calls
-    "full": {"tidy_steps": 650, "mixed_steps": 200, "grpo_steps": 60, "held_out": 64},
+    "full": {"tidy_steps": 650, "mixed_steps": 200, "grpo_steps": 70, "held_out": 64},
     "quick": {"tidy_steps": 6, "mixed_steps": 3, "grpo_steps": 2, "held_out": 4},
 }
-GRPO_SHARES = {0: 0.1, 1: 0.2, 2: 0.3, 3: 0.4}  # of GRPO's questions, by calls
+GRPO_SHARES = {0: 0.25, 1: 0.2, 2: 0.2, 3: 0.35}  # of GRPO's questions, by calls
 
 
 def main(output_dir: Path, *, seed: int, quick: bool) -> dict:
@@ -37,8 +39,8 @@ def main(output_dir: Path, *, seed: int, quick: bool) -> dict:
     size = SIZES["quick" if quick else "full"]
     set_seed(seed)
     seconds: dict[str, float] = {}
-    days = {name: f"{name} {seed}" for name in ("training", "test")}
-    held_out = make_rows({calls: size["held_out"] for calls in range(4)}, day=days["test"], seed=seed)
+    days = {"training": f"training {seed}", "test": f"test {seed}"}
+    held_out = make_rows(dict.fromkeys(range(4), size["held_out"]), day=days["test"], seed=seed)
     results = {}
 
     def evaluate(phase: str) -> list:
@@ -65,24 +67,35 @@ def main(output_dir: Path, *, seed: int, quick: bool) -> dict:
     with timed("SFT", seconds):
         decay_from = size["tidy_steps"] / (size["tidy_steps"] + size["mixed_steps"])
         warm_start(model, tokenizer, rows, tools=training_tools, decay_from=decay_from)
+    save(model, tokenizer, output_dir / "sft")
     evaluate(PHASES[1])
     questions = size["grpo_steps"] * PROMPTS_PER_STEP
     tasks = make_rows(
         {calls: round(share * questions) for calls, share in GRPO_SHARES.items()}, day=days["training"], seed=seed
     )
+    (output_dir / "tasks.jsonl").write_text("".join(json.dumps(row) + "\n" for row in tasks), encoding="utf-8")
     with timed("GRPO", seconds):
         rewards = reinforce(
-            model, tokenizer, tasks, tools=training_tools, reward=correct_answer, output_dir=output_dir, seed=seed
+            model,
+            tokenizer,
+            tasks,
+            tools=training_tools,
+            rewards=[correct_answer, needed_calls],
+            output_dir=output_dir,
+            seed=seed,
         )
     trajectories = evaluate(PHASES[2])
-    model.save_pretrained(output_dir / "model")
-    tokenizer.save_pretrained(output_dir / "model")
+    save(model, tokenizer, output_dir / "model")
     view(trajectories[:8], tokenizer=tokenizer).save(output_dir / "rollouts.html")
-    report = numbers(
-        results, seconds=seconds, peak_gib=peak_memory_gib(), parameters=model.num_parameters(), seed=seed
-    )
+    report = numbers(results, seconds=seconds, peak_gib=peak_memory_gib(), parameters=model.num_parameters(), seed=seed)
     write_report(report, rewards, output_dir=output_dir)
     return report
+
+
+def save(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
+    """Write a checkpoint that transformers loads."""
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
 
 
 @contextmanager
@@ -95,10 +108,12 @@ def timed(phase: str, seconds: dict[str, float]) -> Iterator[None]:
 
 
 if __name__ == "__main__":
+    warnings.filterwarnings("ignore", message=".*gradient_checkpointing.* is deprecated")  # TRL 1.16 uses the old name
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output-dir", type=Path, default=Path("runs/quickstart"))
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--quick", action="store_true", help="the same path in a few steps, for tests; learns nothing")
     arguments = parser.parse_args()
     final = main(arguments.output_dir, seed=arguments.seed, quick=arguments.quick)
-    print(f"\n{table(final)}\n\n{what_grpo_changed(final)}\n\nIn {arguments.output_dir}: report.md, reward.png, rollouts.html")
+    print(f"\n{table(final)}\n\n{what_grpo_changed(final)}\n")
+    print(f"In {arguments.output_dir}: report.md, reward.png, rollouts.html, model/, rollouts/")

@@ -1,12 +1,12 @@
 """The world: two tools, questions that need none to three calls of them, and the reward. Knows no model and no tokens.
 
-    calls  question                                               what has to be done
-    0      Oslo has 27. How warm is Oslo?                         read the question
-    1      How warm is Oslo?                                      weather
-    1      How much warmer than 13 is 27?                         calculator
-    2      How warm are Oslo and Lima?                            weather, weather
-    2      How much warmer than 13 is Oslo?                       weather, calculator
-    3      How much warmer than Oslo is Lima, doubled?            weather, weather, calculator
+calls  question                                               what has to be done
+0      Oslo has 27. How warm is Oslo?                         read the question
+1      How warm is Oslo?                                      weather
+1      How much warmer than 13 is 27?                         calculator
+2      How warm are Oslo and Lima?                            weather, weather
+2      How much warmer than 13 is Oslo?                       weather, calculator
+3      How much warmer than Oslo is Lima, doubled?            weather, weather, calculator
 """
 
 import ast
@@ -17,9 +17,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 CITIES = (
-    "Accra Athens Berlin Bern Bogota Boston Cairo Dakar Delhi Dublin Hanoi Havana Kyiv Kyoto Lagos Lima Lisbon London "
-    "Madrid Manila Milan Moscow Mumbai Nairobi Oslo Paris Prague Quito Riga Rome Seoul Sofia Sydney Tokyo Tunis Vienna"
-).split()
+    *("Accra", "Athens", "Berlin", "Bern", "Bogota", "Boston", "Cairo", "Dakar", "Delhi"),
+    *("Dublin", "Hanoi", "Havana", "Kyiv", "Kyoto", "Lagos", "Lima", "Lisbon", "London"),
+    *("Madrid", "Manila", "Milan", "Moscow", "Mumbai", "Nairobi", "Oslo", "Paris", "Prague"),
+    *("Quito", "Riga", "Rome", "Seoul", "Sofia", "Sydney", "Tokyo", "Tunis", "Vienna"),
+)
 FIELDS = ("humidity", "wind", "pressure", "rain", "cloud", "visibility", "ozone", "pollen")
 
 _OPERATORS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul}
@@ -41,6 +43,14 @@ class Task:
     @property
     def calls(self) -> int:
         return len(self.cities) + (self.expression is not None)
+
+    def needed(self, day: str) -> list[str]:
+        """The calls that lead to the answer, as `written_call` writes them."""
+        temperatures = {city: temperature(city, day) for city in self.cities}
+        calls = [written_call("weather", {"city": city}) for city in self.cities]
+        if self.expression is not None:
+            calls.append(written_call("calculator", {"expression": self.expression.format(**temperatures)}))
+        return calls
 
 
 def weather_report(city: str, day: str, *, irrelevant: int = len(FIELDS)) -> dict[str, object]:
@@ -82,7 +92,7 @@ def calculate(expression: str) -> int:
 
 
 def make_tools(day: str) -> list[Callable]:
-    """The two tools as they answer on one day. Training and test have different days, so a remembered answer is wrong."""
+    """The two tools as they answer on one day. Training and test have different days: a remembered answer is wrong."""
 
     def weather(city: str) -> str:
         """The weather report of a city.
@@ -138,21 +148,51 @@ def _difference(low: str, high: str, *, day: str, rng: random.Random) -> Task:
 
 
 def make_rows(counts: dict[int, int], *, day: str, seed: int) -> list[dict[str, object]]:
-    """Dataset rows, `counts[calls]` of each sort, shuffled: {"prompt": messages, "answer": "14", "calls": 2}."""
+    """Dataset rows, `counts[calls]` of each sort, shuffled.
+
+    Example:
+        {"prompt": messages, "answer": "14", "calls": 2, "needed": ['weather {"city": "Oslo"}', ...]}
+    """
     rng = random.Random(f"{day}/{seed}")
     tasks = [make_task(calls, day=day, rng=rng) for calls, count in counts.items() for _ in range(count)]
     rng.shuffle(tasks)
     return [
-        {"prompt": [{"role": "user", "content": task.question}], "answer": task.answer, "calls": task.calls}
+        {
+            "prompt": [{"role": "user", "content": task.question}],
+            "answer": task.answer,
+            "calls": task.calls,
+            "needed": task.needed(day),
+        }
         for task in tasks
     ]
 
 
 def correct_answer(completions: list[list[dict]], answer: list[str], **_: object) -> list[float]:
-    """1.0 where the last message is the answer and nothing else, otherwise 0.0. The whole reward: no partial credit."""
+    """1.0 where the last message is the answer and nothing else, otherwise 0.0. What is evaluated is this alone."""
     return [float(is_answer(messages, expected)) for messages, expected in zip(completions, answer, strict=True)]
 
 
 def is_answer(messages: list[dict], answer: str) -> bool:
     last = messages[-1] if messages else {}
-    return last.get("role") == "assistant" and not last.get("tool_calls") and (last.get("content") or "").strip() == answer
+    is_final = last.get("role") == "assistant" and not last.get("tool_calls")
+    return is_final and (last.get("content") or "").strip() == answer
+
+
+def needed_calls(completions: list[list[dict]], needed: list[list[str]], **_: object) -> list[float]:
+    """The share of the needed calls that were made, each counted once; 0.0 where none is needed.
+
+    A question of three calls is at first never answered by chance; this says which step was a step towards it.
+    """
+    return [
+        len(set(wanted) & made_calls(messages)) / max(1, len(wanted))
+        for messages, wanted in zip(completions, needed, strict=True)
+    ]
+
+
+def made_calls(messages: list[dict]) -> set[str]:
+    functions = [call["function"] for message in messages for call in message.get("tool_calls") or ()]
+    return {written_call(function["name"], function["arguments"]) for function in functions}
+
+
+def written_call(name: str, arguments: object) -> str:
+    return f"{name} {json.dumps(arguments)}"

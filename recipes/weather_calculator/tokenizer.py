@@ -1,15 +1,15 @@
 """A tokenizer trained on the spot: byte-level BPE of about 600 tokens, and a chat template of as few tokens as will do.
 
-    <|im_start|>system
-    weather(city), calculator(expression)<|im_end|>
-    <|im_start|>user
-    How warm is Oslo?<|im_end|>
-    <|im_start|>assistant
-    <tool_call>{"name": "weather", "arguments": {"city": "Oslo"}}</tool_call><|im_end|>
-    <|im_start|>user
-    <tool_response>{"city":"Oslo","wind":41,"temperature":27,"rain":73}</tool_response><|im_end|>
-    <|im_start|>assistant
-    27<|im_end|>
+<|im_start|>system
+weather(city), calculator(expression)<|im_end|>
+<|im_start|>user
+How warm is Oslo?<|im_end|>
+<|im_start|>assistant
+<tool_call>{"name": "weather", "arguments": {"city": "Oslo"}}</tool_call><|im_end|>
+<|im_start|>user
+<tool_response>{"city":"Oslo","wind":41,"temperature":27,"rain":73}</tool_response><|im_end|>
+<|im_start|>assistant
+27<|im_end|>
 """
 
 from collections.abc import Iterable

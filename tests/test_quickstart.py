@@ -1,0 +1,111 @@
+"""The quickstart's path in a few steps, and the parts of it that can be wrong without anybody noticing."""
+
+import json
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from envmask_trl import load_rollouts
+from recipes.models import lite, tiny
+from recipes.weather_calculator.demonstrations import write_demonstrations
+from recipes.weather_calculator.tasks import (
+    calculate,
+    correct_answer,
+    make_rows,
+    make_task,
+    make_tools,
+    needed_calls,
+    temperature,
+)
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory) -> tuple[Path, str]:
+    folder = tmp_path_factory.mktemp("quickstart")
+    command = [sys.executable, "-m", "recipes.weather_calculator.quickstart", "--quick", "--output-dir", str(folder)]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280)
+    assert run.returncode == 0, run.stderr[-2000:]
+    return folder, run.stdout
+
+
+def test_it_ends_with_the_table_and_a_sentence(finished):
+    _, printed = finished
+    for row in ("before SFT, sampled", "after SFT, greedy", "after GRPO, sampled", "| total |", "peak memory"):
+        assert row in printed
+    assert "On questions of 0 to 2 calls GRPO gained" in printed and "SFT" in printed.split("| held-out")[0]
+
+
+def test_it_leaves_checkpoints_that_load_rollouts_a_curve_and_a_page(finished):
+    folder, _ = finished
+    for name in ("sft", "model"):
+        model = AutoModelForCausalLM.from_pretrained(folder / name)
+        assert 200_000 < model.num_parameters() < 600_000
+        assert AutoTokenizer.from_pretrained(folder / name).chat_template
+    rows = load_rollouts(folder / "rollouts")
+    assert len(rows) == 2 * 64 and {"needed_calls", "correct_answer"} == set(rows[0]["rewards"])
+    assert (folder / "reward.png").stat().st_size > 1000 and "<html" in (folder / "rollouts.html").read_text().lower()
+    assert json.loads((folder / "report.json").read_text())["seconds"]["total"] > 0
+    assert json.loads((folder / "tasks.jsonl").read_text().splitlines()[0])["prompt"]
+
+
+def test_three_calls_are_never_demonstrated_and_the_bad_habits_are(tmp_path):
+    rows = write_demonstrations(tmp_path / "d.jsonl", tidy=200, mixed=300, seed=0)
+    assert [json.loads(line) for line in (tmp_path / "d.jsonl").read_text().splitlines()] == rows
+    calls = [sum(bool(message.get("tool_calls")) for message in row["messages"]) for row in rows]
+    assert max(calls) == 2
+    assert {row["quality"] for row in rows} == {"tidy", "guess", "mistaken", "broken"}
+    assert {row["quality"] for row in rows[:200]} == {"tidy"}
+
+
+@pytest.mark.parametrize("calls", [0, 1, 2, 3])
+def test_the_needed_calls_lead_to_the_answer(calls):
+    rng = random.Random(calls)
+    weather, calculator = make_tools("monday")
+    for _ in range(20):
+        task = make_task(calls, day="monday", rng=rng)
+        needed = task.needed("monday")
+        assert len(needed) == task.calls == calls
+        results = []
+        for call in needed:
+            name, arguments = call.split(" ", 1)
+            results.append({"weather": weather, "calculator": calculator}[name](**json.loads(arguments)))
+        if task.expression is not None:
+            assert results[-1] == task.answer
+        elif calls:
+            assert all(number in task.answer for number in (str(json.loads(r)["temperature"]) for r in results))
+
+
+def test_the_rewards_pay_for_the_answer_and_for_steps_towards_it():
+    (row,) = make_rows({3: 1}, day="monday", seed=1)
+    calls = [
+        {"function": {"name": name, "arguments": json.loads(arguments)}}
+        for name, arguments in (needed.split(" ", 1) for needed in row["needed"])
+    ]
+    turns = [{"role": "assistant", "content": "", "tool_calls": [call]} for call in calls]
+    right, wrong = ({"role": "assistant", "content": text} for text in (row["answer"], "no idea"))
+    completions = [[*turns, right], [*turns[:1], *turns[:1], wrong], [right], [wrong]]
+    columns = {"answer": [row["answer"]] * 4, "needed": [row["needed"]] * 4}
+    assert correct_answer(completions, **columns) == [1.0, 0.0, 1.0, 0.0]
+    assert needed_calls(completions, **columns) == [1.0, 1 / 3, 0.0, 0.0]  # a repeated call counts once
+
+
+def test_training_and_test_have_different_weather():
+    assert any(temperature(city, "training 0") != temperature(city, "test 0") for city in ("Oslo", "Lima", "Rome"))
+
+
+@pytest.mark.parametrize("expression", ["__import__('os')", "1/0", "2**9", "1" * 50, "(1", "a+1"])
+def test_the_calculator_computes_and_does_nothing_else(expression):
+    with pytest.raises(ValueError, match="only whole numbers|longer than|not an expression"):
+        calculate(expression)
+    assert calculate("(27-13)*2") == 28
+
+
+def test_the_models_of_the_mission_have_their_size():
+    assert tiny().num_parameters() == 532_832
+    assert lite().num_parameters() == 63_912_192
