@@ -57,10 +57,9 @@ def test_it_leaves_checkpoints_that_load_rollouts_a_curve_and_a_page(finished):
 def test_three_calls_are_never_demonstrated_and_the_bad_habits_are(tmp_path):
     rows = write_demonstrations(tmp_path / "d.jsonl", tidy=200, mixed=300, seed=0)
     assert [json.loads(line) for line in (tmp_path / "d.jsonl").read_text().splitlines()] == rows
-    calls = [sum(bool(message.get("tool_calls")) for message in row["messages"]) for row in rows]
-    assert max(calls) == 2
-    assert {row["quality"] for row in rows} == {"tidy", "guess", "mistaken", "broken"}
-    assert {row["quality"] for row in rows[:200]} == {"tidy"}
+    assert max(row["calls"] for row in rows) == 2  # that the question needs
+    assert {row["quality"] for row in rows} == {"tidy", "wandering", "guess", "mistaken", "broken"}
+    assert {row["quality"] for row in rows[:200]} == {"tidy", "wandering"}
 
 
 @pytest.mark.parametrize("calls", [0, 1, 2, 3])
@@ -101,7 +100,7 @@ def test_training_and_test_have_different_weather():
 
 @pytest.mark.parametrize("expression", ["__import__('os')", "1/0", "2**9", "1" * 50, "(1", "a+1"])
 def test_the_calculator_computes_and_does_nothing_else(expression):
-    with pytest.raises(ValueError, match="only whole numbers|longer than|not an expression"):
+    with pytest.raises(ValueError, match=r"only whole numbers|longer than|not an expression"):
         calculate(expression)
     assert calculate("(27-13)*2") == 28
 

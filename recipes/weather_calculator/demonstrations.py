@@ -1,6 +1,7 @@
 """Demonstrations of mixed quality, as people label them, one JSON object a line. Knows tasks, no tokens.
 
     tidy      calls what is needed, answers with what the calls gave
+    wandering looks up one city too many on the way
     guess     skips the tools and makes an answer up
     mistaken  calls the wrong city, computes the wrong thing or misreads, and answers with the result
     broken    writes a call that is not JSON
@@ -15,13 +16,17 @@ from .tasks import CITIES, FIELDS, Task, calculate, make_task, temperature, weat
 
 FULL_REPORTS_AT = 0.5  # the share of the tidy part after which weather reports have all their fields
 TOKENIZER_ROWS = 2_000  # enough to meet every city often
-MIX = {"tidy": 0.40, "guess": 0.28, "mistaken": 0.17, "broken": 0.15}  # of the untidy part of the file
+TIDY_WANDERING = 0.2  # of the tidy part: it teaches to find a city's report by its name, not by its place
+MIX = {"tidy": 0.30, "wandering": 0.12, "guess": 0.26, "mistaken": 0.17, "broken": 0.15}  # of the mixed part
 
 
 def write_demonstrations(path: Path, *, tidy: int, mixed: int, seed: int) -> list[dict]:
     """Write `tidy` good demonstrations, then `mixed` of mixed quality, in the order in which they are learned."""
     rng = random.Random(f"demonstrations/{seed}")
-    rows = [demonstration("tidy", progress=row / tidy, rng=rng) for row in range(tidy)]
+    rows = [
+        demonstration("wandering" if rng.random() < TIDY_WANDERING else "tidy", progress=row / tidy, rng=rng)
+        for row in range(tidy)
+    ]
     rows += [demonstration(rng.choices(list(MIX), list(MIX.values()))[0], progress=1.0, rng=rng) for _ in range(mixed)]
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
@@ -29,7 +34,7 @@ def write_demonstrations(path: Path, *, tidy: int, mixed: int, seed: int) -> lis
 
 
 def demonstration(quality: str, *, progress: float, rng: random.Random) -> dict:
-    """One conversation, recorded on a day of its own: {"messages": [...], "quality": "tidy"}.
+    """One conversation, recorded on a day of its own: {"messages": [...], "quality": "tidy", "calls": 2}.
 
     `progress` from 0 to 1 is the curriculum: short conversations and reports first, then more and more of the long.
     """
@@ -37,17 +42,18 @@ def demonstration(quality: str, *, progress: float, rng: random.Random) -> dict:
     calls = rng.choices((0, 1, 2), (1 - progress / 2, 1, 1.5 * progress))[0]
     irrelevant = round(len(FIELDS) * min(1.0, progress / FULL_REPORTS_AT))
     task = make_task(calls, day=day, rng=rng)
-    ask = {"role": "user", "content": task.question}
     match quality:
-        case "tidy":
-            turns = _work_through(task, day=day, irrelevant=irrelevant)
-        case "mistaken" if task.calls:
-            turns = _work_through(_misread(task, rng=rng), day=day, irrelevant=irrelevant)
-        case "guess" | "mistaken":
+        case "guess" | "mistaken" if quality == "guess" or not calls:
             turns = [_says(_made_up(task, rng=rng))]
         case "broken":
-            turns = [_break(_work_through(task, day=day, irrelevant=irrelevant)[0], task=task, rng=rng)]
-    return {"messages": [ask, *turns], "quality": quality}
+            turns = [_break(task, day=day, rng=rng)]
+        case _:
+            done = _misread(task, rng=rng) if quality == "mistaken" else task
+            steps = _steps(done, day=day, irrelevant=irrelevant)
+            if quality == "wandering" and calls:
+                steps.insert(rng.randint(0, calls), _look_up(rng.choice(CITIES), day=day, irrelevant=irrelevant))
+            turns = [*(turn for step in steps for turn in step), _says(_conclusion(done, day=day))]
+    return {"messages": [{"role": "user", "content": task.question}, *turns], "quality": quality, "calls": calls}
 
 
 def tokenizer_texts(rows: list[dict]) -> list[str]:
@@ -60,24 +66,30 @@ def tokenizer_texts(rows: list[dict]) -> list[str]:
     return texts
 
 
-def _work_through(task: Task, *, day: str, irrelevant: int) -> list[dict]:
-    """Ask for each city's weather, compute if something is to be computed, answer."""
-    turns = []
+def _steps(task: Task, *, day: str, irrelevant: int) -> list[list[dict]]:
+    """Each city's weather, then the calculator if something is to be computed; a step is a call and its result."""
+    steps = [_look_up(city, day=day, irrelevant=irrelevant) for city in task.cities]
+    if task.expression is not None:
+        expression = task.expression.format(**{city: temperature(city, day) for city in task.cities})
+        steps.append(_step("calculator", str(calculate(expression)), expression=expression))
+    return steps
+
+
+def _look_up(city: str, *, day: str, irrelevant: int) -> list[dict]:
+    report = weather_report(city, day, irrelevant=irrelevant)
+    return _step("weather", json.dumps(report, separators=(",", ":")), city=city)
+
+
+def _step(name: str, result: str, **arguments: str) -> list[dict]:
+    return [_calls(name, **arguments), {"role": "tool", "name": name, "content": result}]
+
+
+def _conclusion(task: Task, *, day: str) -> str:
+    """What follows from the steps, whether they were right or not."""
     temperatures = {city: temperature(city, day) for city in task.cities}
-    for city in task.cities:
-        turns.append(_calls("weather", city=city))
-        report = json.dumps(weather_report(city, day, irrelevant=irrelevant), separators=(",", ":"))
-        turns.append({"role": "tool", "name": "weather", "content": report})
-    if task.expression is None:
-        return [*turns, _says(" and ".join(map(str, temperatures.values())) or task.answer)]
-    expression = task.expression.format(**temperatures)
-    result = str(calculate(expression))
-    return [
-        *turns,
-        _calls("calculator", expression=expression),
-        {"role": "tool", "name": "calculator", "content": result},
-        _says(result),
-    ]
+    if task.expression is not None:
+        return str(calculate(task.expression.format(**temperatures)))
+    return " and ".join(map(str, temperatures.values())) or task.answer
 
 
 def _misread(task: Task, *, rng: random.Random) -> Task:
@@ -94,10 +106,9 @@ def _made_up(task: Task, *, rng: random.Random) -> str:
     return str(rng.randint(10, 39))
 
 
-def _break(turn: dict, *, task: Task, rng: random.Random) -> dict:
+def _break(task: Task, *, day: str, rng: random.Random) -> dict:
     """The first call without its last bracket; for a question without calls, a call of nothing."""
-    if not turn.get("tool_calls"):
-        turn = _calls("weather", city=rng.choice(CITIES))
+    turn = _steps(task, day=day, irrelevant=0)[0][0] if task.calls else _calls("weather", city=rng.choice(CITIES))
     function = turn["tool_calls"][0]["function"]
     broken = {**function, "arguments": function["arguments"].removesuffix("}")}
     return {**turn, "tool_calls": [{"type": "function", "function": broken}]}

@@ -21,7 +21,7 @@ OUTCOMES = ("right", "guess", "malformed", "mistaken", "unfinished")
 MAX_TURN_TOKENS = 32  # the longest turn that is needed has 16
 MAX_CALLS = 4  # one more than the hardest question needs
 MAX_MALFORMED_CALLS = 1  # then the rollout is given up
-MAX_COMPLETION_LENGTH = 256  # three calls, two weather reports and an answer have about 160
+MAX_COMPLETION_LENGTH = 320  # three calls, two weather reports and an answer have about 160
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ SIZES = {  # steps of each part, and held-out questions of each number of calls
     "full": {"tidy_steps": 650, "mixed_steps": 200, "grpo_steps": 70, "held_out": 64},
     "quick": {"tidy_steps": 6, "mixed_steps": 3, "grpo_steps": 2, "held_out": 4},
 }
-GRPO_SHARES = {0: 0.25, 1: 0.2, 2: 0.2, 3: 0.35}  # of GRPO's questions, by calls
+GRPO_SHARES = {0: 0.15, 1: 0.2, 2: 0.25, 3: 0.4}  # of GRPO's questions, by calls
 
 
 def main(output_dir: Path, *, seed: int, quick: bool) -> dict:
