@@ -70,9 +70,9 @@ def main(output_dir: Path, *, seed: int, quick: bool) -> dict:
     save(model, tokenizer, output_dir / "sft")
     evaluate(PHASES[1])
     questions = size["grpo_steps"] * PROMPTS_PER_STEP
-    tasks = make_rows(
-        {calls: round(share * questions) for calls, share in GRPO_SHARES.items()}, day=days["training"], seed=seed
-    )
+    counts = {calls: round(share * questions) for calls, share in GRPO_SHARES.items()}
+    counts[max(counts)] += questions - sum(counts.values())  # what rounding left
+    tasks = make_rows(counts, day=days["training"], seed=seed)
     (output_dir / "tasks.jsonl").write_text("".join(json.dumps(row) + "\n" for row in tasks), encoding="utf-8")
     with timed("GRPO", seconds):
         rewards = reinforce(
