@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, set_seed
 
 from envmask_trl import view
@@ -38,6 +39,7 @@ def main(output_dir: Path, *, seed: int, quick: bool) -> dict:
     """Run all phases and write the report; returns its numbers."""
     size = SIZES["quick" if quick else "full"]
     set_seed(seed)
+    torch.set_num_threads(1)  # the matrices are tiny: a second thread gains little, and waits whenever the core is busy
     seconds: dict[str, float] = {}
     days = {"training": f"training {seed}", "test": f"test {seed}"}
     held_out = make_rows(dict.fromkeys(range(4), size["held_out"]), day=days["test"], seed=seed)
