@@ -1,9 +1,9 @@
-"""From nothing to a working tool-calling agent in minutes on two CPU cores.
+"""From nothing to a tool-calling agent in minutes on a CPU.
 
     python -m recipes.weather_calculator.quickstart --output-dir runs/quickstart --seed 0
 
-Expect: sampled held-out success on questions of 0 to 2 calls from 0 before SFT to under 0.5 after SFT on bad
-demonstrations, to over 0.9 after GRPO; questions of 3 calls, which are never demonstrated, clearly up.
+Expect (seed 0): sampled held-out success on questions of 0 to 2 calls from 0.31 after SFT on bad demonstrations to 0.88
+after GRPO, greedy from 0.94 to 0.97; questions of 3 calls, which are never demonstrated, from 0.00 to 0.05. 6 minutes.
 """
 
 import argparse
