@@ -71,7 +71,7 @@ class HookedGRPOTrainer(GRPOTrainer):
     model: Any
     trained: Tensor | None = None  # [B, C] while log-probs are computed: the positions that are scored
 
-    def roll_out(self, prompts: list, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    def roll_out(self, prompts: list) -> dict[str, Any]:
         """Keys prompt_ids, completion_ids, env_mask, completions, logprobs (or None), reward_columns."""
         raise NotImplementedError(f"{type(self).__name__} must define roll_out")
 
@@ -92,7 +92,7 @@ class HookedGRPOTrainer(GRPOTrainer):
             _, completion_ids, env_mask = output[:3]
             self.set_scored(completion_ids, env_mask or [[1] * len(ids) for ids in completion_ids])
             return output
-        out = self.roll_out(prompts, self.batch_rows)
+        out = self.roll_out(prompts)
         self.set_scored(out["completion_ids"], out["env_mask"])
         return (
             out["prompt_ids"],
@@ -106,7 +106,6 @@ class HookedGRPOTrainer(GRPOTrainer):
         )
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> Batch:
-        self.batch_rows = inputs
         self.trained = None
         try:
             batch = super()._generate_and_score_completions(inputs)

@@ -121,7 +121,7 @@ class EnvMaskGRPOTrainer(HookedGRPOTrainer):
         finally:
             self.close_idle_environments()
 
-    def roll_out(self, prompts: list, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    def roll_out(self, prompts: list) -> dict[str, Any]:
         """Play the rollouts of one generation batch and align everything that belongs to a row."""
         max_total_length = self.max_model_length
         self.trajectories = run_rollouts(
