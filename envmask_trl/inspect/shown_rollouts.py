@@ -1,79 +1,99 @@
 """What is shown of a rollout, read from its saved row. Knows rows and tokens: no markup, no files."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..trajectory import Source, StopReason
+from ..trajectory import CallStatus, Source, StopReason
 
 COLUMNS = ("prompt_ids", "completion_ids", "sources", "env_mask", "turn_index", "stop_reason")
+PARALLEL = ("sources", "env_mask", "loss_mask", "turn_index", "logprobs", "advantage")
 
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """One token, and all that is known of it.
+    """One token as it is printed.
 
     Example:
-        Token(id=9707, text="Hello", source=Source.MODEL, mask=1, turn=0, logprob=-0.31)
+        Token(text="Hello", source=Source.MODEL, mask=1)
     """
 
-    id: int
     text: str
     source: Source
     mask: int  # 1 keeps it in the loss
-    turn: int = -1  # of the model's turns, from 0; -1 on foreign tokens
-    logprob: float | None = None
-
-    @property
-    def about(self) -> str:
-        """The facts of the token, one a line."""
-        turn = f", turn {self.turn}" if self.turn >= 0 else ""
-        logprob = f"log-prob {self.logprob:.4f}" if self.logprob is not None else "no log-prob"
-        trained = "trained" if self.mask else "not trained"
-        return f"{self.text!r}\nid {self.id}\n{self.source}{turn}\n{logprob}\nmask {self.mask}: {trained}"
 
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    """One rollout: its facts as (name, value), and its tokens.
+    """One checked row of `load_rollouts`, with the text of every id in it.
 
     Example:
-        Rollout(facts=(("step", "12"), ("stop", "answered"), ("advantage", "+0.71")), prompt=(...), completion=(...))
+        Rollout({"prompt_ids": [9707], "completion_ids": [12], "sources": ["model"], ...}, {9707: "Hello", 12: "-"})
+        .facts (("step", "12"), ("stop", "answered"), ("correct", "1"), ("advantage", "+0.71"))
     """
 
-    facts: tuple[tuple[str, str], ...]
-    prompt: tuple[Token, ...]
-    completion: tuple[Token, ...]
+    row: Mapping[str, Any]
+    texts: Mapping[int, str]
+
+    @property
+    def mask(self) -> list[int]:
+        """Per completion token: 1 keeps it in the loss; `loss_mask` where a policy left rows out of it."""
+        return self.row.get("loss_mask") or self.row["env_mask"]
 
     @property
     def trained(self) -> int:
-        return sum(token.mask for token in self.completion)
+        return sum(self.mask)
+
+    @property
+    def tokens(self) -> list[Token]:
+        """The prompt's tokens, then the completion's."""
+        prompt = [Token(self.texts[token], Source.PROMPT, 0) for token in self.row["prompt_ids"]]
+        columns = zip(self.row["completion_ids"], self.row["sources"], self.mask, strict=True)
+        return prompt + [Token(self.texts[token], Source(source), mask) for token, source, mask in columns]
 
     @property
     def counts(self) -> str:
-        return f"{len(self.prompt)} prompt + {len(self.completion)} completion tokens, {self.trained} trained"
+        prompt, completion = len(self.row["prompt_ids"]), len(self.row["completion_ids"])
+        return f"{prompt} prompt + {completion} completion tokens, {self.trained} trained"
 
+    @property
+    def tools(self) -> list[str]:
+        """Names of the tools that were called, each once: those that ran, and those that the model only asked for."""
+        calls = [call for message in self.messages for call in message.get("tool_calls") or ()]
+        asked = [call.get("function", call).get("name") for call in calls]
+        ran = [result["name"] for result in self.tool_results]
+        return list(dict.fromkeys(str(name) for name in (*ran, *asked)))
 
-def read_row(row: Mapping[str, Any], texts: Mapping[int, str]) -> Rollout:
-    """The rollout of a checked row; `texts` has the text of every id in it."""
-    ids, logprobs = row["completion_ids"], row.get("logprobs")
-    mask_of_the_loss = row.get("loss_mask") or row["env_mask"]  # they differ for rows that a policy left out
-    columns = (ids, row["sources"], mask_of_the_loss, row["turn_index"], logprobs or [None] * len(ids))
-    completion = tuple(
-        Token(token, texts[token], Source(source), mask, turn, logprob if source == Source.MODEL else None)
-        for token, source, mask, turn, logprob in zip(*columns, strict=True)
-    )
-    prompt = tuple(Token(token, texts[token], Source.PROMPT, mask=0) for token in row["prompt_ids"])
-    return Rollout(_facts(row), prompt, completion)
+    @property
+    def failed_calls(self) -> int:
+        return sum(result["status"] != CallStatus.OK for result in self.tool_results)
 
+    @property
+    def messages(self) -> list[Mapping[str, Any]]:
+        return self.row.get("messages") or []
 
-def _facts(row: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
-    facts = [("step", str(row["step"]))] if row.get("step") is not None else []
-    reason = StopReason(row["stop_reason"])
-    facts.append(("stop", f"{reason}{' (unfinished)' if reason.unfinished else ''}"))
-    rewards, advantage = row.get("rewards") or {}, row.get("advantage")
-    facts += [(name, "none" if value is None else f"{value:.4g}") for name, value in rewards.items()]
-    return (*facts, ("advantage", f"{advantage:+.4g}")) if advantage is not None else tuple(facts)
+    @property
+    def tool_results(self) -> list[Mapping[str, Any]]:
+        return self.row.get("tool_results") or []
+
+    @property
+    def facts(self) -> tuple[tuple[str, str], ...]:
+        """What is known of the whole rollout, as (name, value)."""
+        facts = [("step", str(self.row["step"]))] if self.row.get("step") is not None else []
+        reason = StopReason(self.row["stop_reason"])
+        facts.append(("stop", f"{reason}{' (unfinished)' if reason.unfinished else ''}"))
+        rewards = self.row.get("rewards") or {}
+        facts += [(name, "none" if value is None else f"{value:.4g}") for name, value in rewards.items()]
+        return (*facts, *self._advantage_fact())
+
+    def _advantage_fact(self) -> list[tuple[str, str]]:
+        """One number, or for credit per token the smallest and largest one that is trained."""
+        advantage = self.row.get("advantage")
+        if not isinstance(advantage, list):
+            return [("advantage", f"{advantage:+.4g}")] if advantage is not None else []
+        trained = [value for value, keep in zip(advantage, self.mask, strict=True) if keep and not math.isnan(value)]
+        return [("advantage", f"{min(trained):+.4g} to {max(trained):+.4g}")] if trained else []
 
 
 def check_row(number: int, row: Mapping[str, Any]) -> None:
@@ -82,9 +102,9 @@ def check_row(number: int, row: Mapping[str, Any]) -> None:
     if missing:
         raise ValueError(f"row {number} has no {', '.join(missing)}; expected a row as `load_rollouts` returns it")
     expected = len(row["completion_ids"])
-    for name in ("sources", "env_mask", "loss_mask", "turn_index", "logprobs"):
+    for name in PARALLEL:
         values = row.get(name)
-        if values is not None and len(values) != expected:
+        if isinstance(values, list | tuple) and len(values) != expected:
             raise ValueError(
                 f"row {number}: {name} has {len(values)} values but completion_ids has {expected}; "
                 "both must come from the same rollout"

@@ -3,6 +3,7 @@
 import re
 import unicodedata
 from collections.abc import Iterable
+from functools import cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -12,12 +13,12 @@ VISIBLE = {"\n": "⏎", "\t": "→"}
 
 
 def token_texts(tokenizer: "PreTrainedTokenizerBase", token_ids: Iterable[int]) -> dict[int, str]:
-    """The text of each id alone: white space kept, bytes that are no whole character as `⟨f0 9f⟩`.
+    """The text of each id alone, in order of first use: white space kept, parts of a character as `⟨f0 9f⟩`.
 
     Example:
         {9707: "Hello", 1879: " world", 8145: "�"} -> {9707: "Hello", 1879: " world", 8145: "⟨e2 82⟩"}
     """
-    return {token_id: _token_text(tokenizer, token_id) for token_id in set(token_ids)}
+    return {token_id: _token_text(tokenizer, token_id) for token_id in dict.fromkeys(token_ids)}
 
 
 def _token_text(tokenizer: "PreTrainedTokenizerBase", token_id: int) -> str:
@@ -61,9 +62,14 @@ def shown(text: str) -> str:
     Example:
         shown("a\\n\\x1b[2J") == "a⏎\\\\x1b[2J"
     """
-    return "".join(
-        VISIBLE.get(c) or (c if c.isprintable() else c.encode("unicode_escape").decode("ascii")) for c in text
-    )
+    return text if text.isprintable() else "".join(map(_shown_character, text))
+
+
+@cache
+def _shown_character(character: str) -> str:
+    if character.isprintable():
+        return character
+    return VISIBLE.get(character) or character.encode("unicode_escape").decode("ascii")
 
 
 def cells(text: str) -> int:
