@@ -1,26 +1,33 @@
 """Cuts a text to a number of tokens, with a mark that the reader can see. Knows one text: no template."""
 
-from transformers import PreTrainedTokenizerBase
+from collections.abc import Callable
 
 from .limits import Cut
 
+Offsets = Callable[[str], list[tuple[int, int]]]  # from a text to the start and end of each of its tokens
+
 MAX_CHARACTERS_PER_TOKEN = 64  # longer tokens exist only for runs of one character
+SPARE_TOKENS = 4  # tried beyond the estimate: tokens may merge at the mark, and the mark loses its space at an end
 
 
-def cut_text(text: str, max_tokens: int, cut: Cut, tokenizer: PreTrainedTokenizerBase) -> str:
-    """`text` in at most about `max_tokens` tokens, the mark included. Whole characters only; unchanged if it fits.
+def cut_text(text: str, max_tokens: int, cut: Cut, offsets: Offsets) -> str:
+    """`text` in at most `max_tokens` tokens, the mark included. Whole characters only; unchanged if it fits.
+
+    A limit that is smaller than the mark gives the mark alone.
 
     Example (cut="tail"):
         "a b c d e f g h" -> "a b [5 of 8 tokens cut]"
     """
     shortened = _shorten(text, max_tokens * MAX_CHARACTERS_PER_TOKEN, cut)
-    encoding = tokenizer(shortened, add_special_tokens=False, return_offsets_mapping=True)
-    spans = encoding["offset_mapping"]
+    spans = offsets(shortened)
     if len(spans) <= max_tokens and len(shortened) == len(text):
         return text
     total = str(len(spans)) if len(shortened) == len(text) else f"over {len(spans)}"
     mark = cut_mark(cut, total)
-    keep = max(max_tokens - len(tokenizer(mark, add_special_tokens=False)["input_ids"]), 0)
+    keep = max(max_tokens - len(offsets(mark)) + SPARE_TOKENS, 0)
+    keep = min(keep, len(spans) - 1)
+    while keep and len(offsets(_keep(shortened, spans, keep, cut, mark))) > max_tokens:
+        keep -= 1
     return _keep(shortened, spans, keep, cut, mark)
 
 

@@ -197,6 +197,7 @@ class TurnLoop:
             [result.content for result in results],
             closed=state.closed,
             max_tokens=state.room(self.limits) - self.limits.min_answer_tokens,
+            history=state.history(),
         )
         if observation is None:
             state.finish(StopReason.CONTEXT_FULL)

@@ -4,20 +4,24 @@ The block that follows a turn is tokenised alone and appended. Ids that were sam
 again, and history is never rendered again.
 """
 
-import re
 import warnings
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 from transformers import PreTrainedTokenizerBase
 
-from ..trajectory import Segment, Source, ToolCall
+from ..trajectory import Segment, ToolCall
+from .content_guard import ContentGuard, ControlTokenPolicy, SourcedToken, joined
+from .drift import Drift
 from .fitting import cut_mark, cut_text, even_limits
 from .limits import Cut
+from .rendered_history import History, HistoryRenderer, told
 from .turn_block import BlockRenderer, TurnBlock
 
-ControlTokenPolicy = Literal["split", "escape", "reject"]
+ObservationMode = Literal["block", "diff"]
+Encoded = tuple[list[SourcedToken], tuple[Drift, ...]]
 TOKENS_BESIDE_MARK = 4  # a content is never cut below its mark and this
 
 
@@ -34,6 +38,7 @@ class Observation:
     contents: tuple[str, ...]  # each result as the model sees it, after cutting
     num_cut: int  # contents that were shortened
     num_control_tokens: int  # control tokens found in contents; none of them became a control id
+    drift: tuple[Drift, ...] = ()  # mode "diff": where the template's rendering differs from what the rollout holds
 
     @property
     def num_tokens(self) -> int:
@@ -55,6 +60,10 @@ class ObservationEncoder:
             "escape" writes their first character as a character reference, "reject" withholds the whole result.
         max_observation_tokens: most tokens of one result's content.
         cut: the part of a too long content that is left out.
+        mode: "block" tokenises the block alone; "diff" renders the whole conversation, takes what it adds, and counts
+            what it changes in the ids that the rollout holds. For comparing and auditing.
+        strict: in mode "diff", a rendering that changes what the rollout holds raises; otherwise it is realigned by
+            the longest common subsequence, with one warning.
         template_kwargs: as for `apply_chat_template`, `chat_template` included.
 
     Raises:
@@ -70,33 +79,38 @@ class ObservationEncoder:
         control_tokens: ControlTokenPolicy = "split",
         max_observation_tokens: int | None = None,
         cut: Cut = "tail",
+        mode: ObservationMode = "block",
+        strict: bool = False,
         template_kwargs: dict[str, Any] | None = None,
     ):
         kwargs = dict(template_kwargs or {})
-        if not tokenizer.is_fast:
-            raise ValueError(f"{type(tokenizer).__name__} is not a fast tokenizer, whose token offsets are needed here")
         if tokenizer.chat_template is None and kwargs.get("chat_template") is None:
             raise ValueError("the tokenizer has no chat template; set one, or pass chat_template")
-        if control_tokens not in ("split", "escape", "reject"):
-            raise ValueError(f"control_tokens is {control_tokens!r}, expected 'split', 'escape' or 'reject'")
+        if mode not in ("block", "diff"):
+            raise ValueError(f"mode is {mode!r}, expected 'block' or 'diff'")
+        self.guard = ContentGuard(tokenizer, control_tokens)
         self.tokenizer = tokenizer
-        self.control_tokens = control_tokens
         self.max_observation_tokens = max_observation_tokens
         self.cut: Cut = cut
         stop_texts = [str(tokenizer.decode([token_id])) for token_id in sorted(stop_token_ids)]
         self.renderer = BlockRenderer(tokenizer, tools=tools, stop_texts=stop_texts, template_kwargs=kwargs)
-        literals = sorted((text for text in tokenizer.get_added_vocab() if len(text) > 1), key=len, reverse=True)
-        self._literal = re.compile(f"(?=({'|'.join(map(re.escape, literals))}))") if literals else re.compile("(?!)")
-        self.min_content_tokens = self._count(cut_mark(cut, "over 100000")) + TOKENS_BESIDE_MARK
-        self._said_no_tool_role = False
+        self.history_renderer = HistoryRenderer(self.renderer, self.guard, strict=strict) if mode == "diff" else None
+        self.min_content_tokens = len(self.guard.offsets(cut_mark(cut, "over 100000"))) + TOKENS_BESIDE_MARK
+        self._said: set[str] = set()
 
     def scaffold_tokens(self, calls: Sequence[ToolCall], *, closed: bool) -> int:
         """Tokens of the block around empty contents: no observation of these calls can be shorter."""
         block = self.renderer.block(calls)
-        return sum(len(s.token_ids) for s in self._segments(block, [""] * len(calls), closed=closed))
+        return len(self._block_tokens(block, [""] * len(calls), closed=closed))
 
     def encode(
-        self, calls: Sequence[ToolCall], contents: Sequence[str], *, closed: bool, max_tokens: int | None = None
+        self,
+        calls: Sequence[ToolCall],
+        contents: Sequence[str],
+        *,
+        closed: bool,
+        max_tokens: int | None = None,
+        history: History | None = None,
     ) -> Observation | None:
         """The observation of `contents`, one per call, in at most `max_tokens` tokens; None if it cannot fit.
 
@@ -105,83 +119,75 @@ class ObservationEncoder:
             contents: the results as text, in call order.
             closed: the model sampled the stop token itself; otherwise the closer is added, as TEMPLATE.
             max_tokens: room for the whole block. What is too long is cut inside its content, never in the scaffold.
+            history: what the rollout holds so far; needed in mode "diff" only.
+
+        Raises:
+            ValueError: mode "diff" without a history, or with one that the template cannot show; see `strict`.
         """
         block = self.renderer.block(calls)
-        self._say_no_tool_role(block)
-        safe = [self._apply_policy(content) for content in contents]
-        texts = [self._cut(text, self.max_observation_tokens) for text in safe]
+        if not block.has_tool_role:
+            self._say_once("the chat template has no tool role; tool results are shown as a user's turn")
+        opening = self.guard.opening(block.pieces[-1])
+        safe = [self.guard.apply(content, opening) for content in contents]
+        encoded = partial(self._tokens, block, calls, closed=closed, history=history)
+        fitted = self._fit(safe, max_tokens, encoded)
+        if fitted is None:
+            return None
+        texts, (tokens, drift) = fitted
+        if drift:
+            self._say_once(f"{told(drift)}; the observation was realigned")
+        return Observation(
+            segments=joined(tokens),
+            contents=tuple(texts),
+            num_cut=sum(text != original for text, original in zip(texts, safe, strict=True)),
+            num_control_tokens=sum(len(self.guard.find(content, opening)) for content in contents),
+            drift=drift,
+        )
+
+    def _fit(
+        self, contents: list[str], max_tokens: int | None, encoded: Callable[[list[str]], Encoded]
+    ) -> tuple[list[str], Encoded] | None:
+        """The contents, cut as little as it takes for `encoded` of them to have `max_tokens`; None if they cannot."""
+        texts = [self._cut(text, self.max_observation_tokens) for text in contents]
         target: int | None = None  # tokens of all contents; falls in each pass, so the passes end
         while True:
-            shown = [self.renderer.shown(calls, number, text) for number, text in enumerate(texts)]
-            segments = self._segments(block, shown, closed=closed)
-            excess = 0 if max_tokens is None else sum(len(s.token_ids) for s in segments) - max_tokens
+            result = encoded(texts)
+            excess = 0 if max_tokens is None else len(result[0]) - max_tokens
             if excess <= 0:
-                break
-            sizes = [self._count(text) for text in texts]
+                return texts, result
+            sizes = [len(self.guard.offsets(text)) for text in texts]
             target = sum(sizes) - excess if target is None else min(target - 1, sum(sizes) - excess)
             limits = even_limits(sizes, target)
             if any(limit < min(self.min_content_tokens, size) for limit, size in zip(limits, sizes, strict=True)):
                 return None
-            texts = [self._cut(text, limit) for text, limit in zip(safe, limits, strict=True)]
-        return Observation(
-            segments=segments,
-            contents=tuple(texts),
-            num_cut=sum(text != original for text, original in zip(texts, safe, strict=True)),
-            num_control_tokens=sum(len(self._literal.findall(content)) for content in contents),
-        )
+            texts = [self._cut(text, limit) for text, limit in zip(contents, limits, strict=True)]
 
-    def _segments(self, block: TurnBlock, shown: list[str], *, closed: bool) -> tuple[Segment, ...]:
-        """Tokenise closer + scaffold + contents as one text; a closer that was sampled is dropped again.
+    def _tokens(
+        self,
+        block: TurnBlock,
+        calls: Sequence[ToolCall],
+        texts: list[str],
+        *,
+        closed: bool,
+        history: History | None,
+    ) -> Encoded:
+        if self.history_renderer is None:
+            shown = [self.renderer.shown(calls, number, text) for number, text in enumerate(texts)]
+            return self._block_tokens(block, shown, closed=closed), ()
+        if history is None:
+            raise ValueError("mode 'diff' compares with what the rollout holds; pass history=")
+        return self.history_renderer.added(history, calls, texts)
 
-        A control token's text that touches a content is cut in two before tokenising, so it cannot become its id.
-        """
-        text = block.closer + block.pieces[0]
-        content_spans = []
-        for content, piece in zip(shown, block.pieces[1:], strict=True):
-            content_spans.append((len(text), len(text) + len(content)))
-            text += content + piece
-        cuts = [
-            match.start() + 1
-            for match in self._literal.finditer(text)
-            if overlaps(match.start(), match.start() + len(match.group(1)), content_spans)
-        ]
-        segments: list[Segment] = []
-        for start, end in zip([0, *cuts], [*cuts, len(text)], strict=True):
-            encoding = self.tokenizer(text[start:end], add_special_tokens=False, return_offsets_mapping=True)
-            for token_id, (left, right) in zip(encoding["input_ids"], encoding["offset_mapping"], strict=True):
-                if closed and start + right <= len(block.closer):
-                    continue
-                is_content = overlaps(start + left, start + right, content_spans)
-                append_token(segments, Source.ENV if is_content else Source.TEMPLATE, token_id)
-        return tuple(segments)
-
-    def _apply_policy(self, content: str) -> str:
-        if self.control_tokens == "split" or not self._literal.search(content):
-            return content
-        if self.control_tokens == "reject":
-            return "Error: the result was withheld because it contains control tokens"
-        starts = {match.start() for match in self._literal.finditer(content)}
-        return "".join(f"&#{ord(char)};" if place in starts else char for place, char in enumerate(content))
+    def _block_tokens(self, block: TurnBlock, shown: list[str], *, closed: bool) -> list[SourcedToken]:
+        """Closer, scaffold and contents tokenised as one text; a closer that was sampled is dropped again."""
+        tokens = self.guard.tokenise((block.closer + block.pieces[0], *block.pieces[1:]), shown)
+        return [token for token in tokens if not (closed and token.end <= len(block.closer))]
 
     def _cut(self, content: str, max_tokens: int | None) -> str:
-        return content if max_tokens is None else cut_text(content, max_tokens, self.cut, self.tokenizer)
+        return content if max_tokens is None else cut_text(content, max_tokens, self.cut, self.guard.offsets)
 
-    def _count(self, content: str) -> int:
-        return len(self.tokenizer(content, add_special_tokens=False)["input_ids"])
-
-    def _say_no_tool_role(self, block: TurnBlock) -> None:
-        if not block.has_tool_role and not self._said_no_tool_role:
-            self._said_no_tool_role = True
-            warnings.warn("the chat template has no tool role; tool results are shown as a user's turn", stacklevel=3)
-
-
-def append_token(segments: list[Segment], source: Source, token_id: int) -> None:
-    """Add one token to the last segment if it has the same author, else open a new segment."""
-    if segments and segments[-1].source is source:
-        segments[-1] = Segment(source, (*segments[-1].token_ids, token_id))
-    else:
-        segments.append(Segment(source, (token_id,)))
-
-
-def overlaps(start: int, end: int, spans: Sequence[tuple[int, int]]) -> bool:
-    return any(start < right and left < end for left, right in spans)
+    def _say_once(self, sentence: str) -> None:
+        subject = sentence.split("(")[0]
+        if subject not in self._said:
+            self._said.add(subject)
+            warnings.warn(sentence, stacklevel=3)

@@ -9,8 +9,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..trajectory import CallStatus, Message, Segment, Source, StopReason, ToolCall, ToolResult, Trajectory
+from .drift import Drift
 from .limits import RolloutLimits
 from .observations import Observation
+from .rendered_history import History
 from .samplers import Context, Sample
 from .tool_calls import ParsedTurn
 from .tools import ToolJob
@@ -43,6 +45,7 @@ class RolloutState:
     malformed_calls: int = 0
     cut_observations: int = 0
     control_tokens: int = 0
+    drift: list[Drift] = field(default_factory=list)
     segments: list[Segment] = field(default_factory=list)
     messages: list[Message] = field(default_factory=list)
     tool_results: list[ToolResult] = field(default_factory=list)
@@ -65,6 +68,11 @@ class RolloutState:
         """Everything that the model sees next: what it said, what it was told, and the pending observation."""
         pending = (token for segment in self.pending for token in segment.token_ids)
         return Context(self.index, (*self._ids, *pending))
+
+    def history(self) -> History:
+        """What is held before an observation is added, for an encoder that renders whole conversations."""
+        prompt = self.prompt if isinstance(self.prompt, list) else [{"role": "user", "content": self.prompt}]
+        return History(tuple(self._ids), (*prompt, *self.messages))
 
     def room(self, limits: RolloutLimits) -> int:
         """Tokens left behind the last turn, the pending observation counted as used."""
@@ -94,6 +102,7 @@ class RolloutState:
         """Put an observation behind the last turn, pending until the model answers it."""
         self.cut_observations += observation.num_cut
         self.control_tokens += observation.num_control_tokens
+        self.drift += observation.drift
         self.pending = observation.segments
         self.pending_messages = [
             {"role": "tool", "name": result.name, "tool_call_id": result.call_id, "content": content}
@@ -116,6 +125,7 @@ class RolloutState:
             cut_observations=self.cut_observations,
             control_tokens=self.control_tokens,
             malformed_calls=self.malformed_calls,
+            drift=tuple(drift.kind.value for drift in self.drift),
         )
 
     def _append(self, segment: Segment) -> None:

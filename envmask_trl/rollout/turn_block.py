@@ -80,10 +80,12 @@ class BlockRenderer:
         return content if self._is_verbatim else self._shown((calls[number],), content)
 
     def _shown(self, calls: Sequence[ToolCall], content: str) -> str:
-        block = self.block(calls)
-        rest, _ = self._rest(calls, [content], block.has_tool_role)
-        start = rest.index(block.closer + block.pieces[0]) + len(block.closer + block.pieces[0])
-        return rest[start : len(rest) - len(block.pieces[1])]
+        """Cut out by lengths, never by search: a content may hold any text, the marks of the probe included."""
+        has_tool_role = self.block(calls).has_tool_role
+        marked, _ = self._probe(calls, [result_mark(0)], has_tool_role)
+        full, _ = self._probe(calls, [content], has_tool_role)
+        before, after = marked.split(result_mark(0), 1)
+        return full[len(before) : len(full) - len(after)]
 
     def _render_block(self, calls: Sequence[ToolCall], marks: list[str]) -> TurnBlock:
         for has_tool_role in (True, False):
@@ -103,10 +105,9 @@ class BlockRenderer:
 
     def _split(self, rest: str, alone: str, marks: list[str], has_tool_role: bool) -> TurnBlock:
         """Cut `rest`, the text from the calls on, into the call's end, the closer and the pieces."""
-        turn_end = common_start(rest[: rest.find(marks[0])], alone)
-        ends = {turn_end.rfind(text) + len(text): text for text in self.stop_texts if text in turn_end}
-        closer = ends[max(ends)] if ends else ""
-        scaffold = rest[max(ends) if ends else len(turn_end) :]
+        head = rest[: rest.find(marks[0])]
+        end, closer = find_closer(head, common_start(head, alone), self.stop_texts)
+        scaffold = rest[end:]
         pieces = []
         for mark in marks:
             before, scaffold = scaffold.split(mark, 1)
@@ -115,21 +116,25 @@ class BlockRenderer:
 
     def _rest(self, calls: Sequence[ToolCall], contents: list[str], has_tool_role: bool) -> tuple[str, str]:
         """What is rendered from the last call's end on: with the results, and with nothing after the turn."""
-        question = {"role": "user", "content": USER_MARK}
-        for arguments in ({"mark": CALL_MARK}, f'{{"mark": "{CALL_MARK}"}}'):  # some templates want a JSON string
-            messages = [question, *probe_turn(calls, contents, arguments, has_tool_role)]
-            try:
-                full = self._render(messages, add_generation_prompt=True)
-                alone = self._render(messages[:2], add_generation_prompt=False)
-                break
-            except TypeError:
-                if isinstance(arguments, str):
-                    raise
+        full, alone = self._probe(calls, contents, has_tool_role)
         if CALL_MARK not in full or CALL_MARK not in alone:
             raise ValueError("the template does not show the assistant's calls")
         return (text[text.rindex(CALL_MARK) + len(CALL_MARK) :] for text in (full, alone))  # type: ignore[return-value]
 
-    def _render(self, messages: list[dict[str, Any]], *, add_generation_prompt: bool) -> str:
+    def _probe(self, calls: Sequence[ToolCall], contents: list[str], has_tool_role: bool) -> tuple[str, str]:
+        """The whole probe conversation, and the one that ends with the assistant's turn."""
+        question = {"role": "user", "content": USER_MARK}
+        for arguments in ({"mark": CALL_MARK}, f'{{"mark": "{CALL_MARK}"}}'):  # some templates want a JSON string
+            messages = [question, *probe_turn(calls, contents, arguments, has_tool_role)]
+            try:
+                full = self.render(messages, add_generation_prompt=True)
+                return full, self.render(messages[:2], add_generation_prompt=False)
+            except TypeError:
+                if isinstance(arguments, str):
+                    raise
+        raise AssertionError("unreachable")
+
+    def render(self, messages: list[dict[str, Any]], *, add_generation_prompt: bool) -> str:
         return render(
             self.tokenizer, messages, self.tools, self.template_kwargs, add_generation_prompt=add_generation_prompt
         )
@@ -152,6 +157,20 @@ def probe_turn(
         for call, content in zip(calls, contents, strict=True)
     ]
     return [{"role": "assistant", "content": "", "tool_calls": tool_calls}, *results]
+
+
+def find_closer(head: str, turn_end: str, stop_texts: Collection[str]) -> tuple[int, str]:
+    """Where in `head` the closer of the assistant's turn ends, and its text, "" if no stop token closes the turn.
+
+    It is the last stop token of `turn_end`, the text that is there whatever follows. GLM's turns end with the token
+    that opens the next message, so a stop token that starts no later than `turn_end` ends will do.
+    """
+    ends = {turn_end.rfind(text) + len(text): text for text in stop_texts if text in turn_end}
+    if not ends:
+        starts = {text: head.rfind(text, 0, len(turn_end) + len(text)) for text in stop_texts}
+        ends = {start + len(text): text for text, start in starts.items() if start >= 0}
+    end = max(ends, default=len(turn_end))
+    return end, ends.get(end, "")
 
 
 def common_start(left: str, right: str) -> str:

@@ -1,0 +1,148 @@
+"""Can this tokenizer train with this chat template? Knows how to ask the template: no list of known templates."""
+
+from collections.abc import Collection
+from typing import Any
+
+from transformers import PreTrainedTokenizerBase
+
+from ..rollout.content_guard import ContentGuard
+from ..rollout.observations import ObservationEncoder
+from ..rollout.response_templates import QUESTION, find_response_template, render
+from ..rollout.turn_block import TurnBlock
+from ..trajectory import Source
+from .template_history import rewrites
+from .template_probe import CALL, TOOL, TemplateProbe, error_of
+from .template_verdict import Finding, FindingKind, TemplateVerdict
+
+
+def check_template(
+    tokenizer: PreTrainedTokenizerBase,
+    tools: list | None = None,
+    chat_template: str | None = None,
+    *,
+    stop_token_ids: Collection[int] | None = None,
+    **template_kwargs: Any,
+) -> TemplateVerdict:
+    """Say, and print in plain words, whether rollouts with tools can be trained with this template.
+
+    Example:
+        check_template(AutoTokenizer.from_pretrained("Qwen/Qwen3-0.6B"), tools=[weather])
+        # chat template: trains, rewrites history
+        #   between two turns it writes '\\n<|im_start|>user\\n<tool_response>\\n...\\n</tool_response><|im_end|>\\n...
+        #   note: thinking of earlier turns is dropped when the user speaks again (first differing token 157: ...)
+
+    Args:
+        tokenizer: a fast tokenizer.
+        tools: functions or schemas as for `apply_chat_template`; a probe tool is shown to the template besides.
+        chat_template: by default the tokenizer's own.
+        stop_token_ids: every id that may end a turn; by default the tokenizer's eos.
+        template_kwargs: further keywords of the template, such as `enable_thinking=False`.
+
+    Raises:
+        ValueError: the tokenizer is not a fast one, or there is no template at all.
+    """
+    verdict = judge_template(tokenizer, tools, chat_template, stop_token_ids=stop_token_ids, **template_kwargs)
+    print(verdict)
+    return verdict
+
+
+def judge_template(
+    tokenizer: PreTrainedTokenizerBase,
+    tools: list | None = None,
+    chat_template: str | None = None,
+    *,
+    stop_token_ids: Collection[int] | None = None,
+    **template_kwargs: Any,
+) -> TemplateVerdict:
+    """`check_template` without printing."""
+    kwargs = {**template_kwargs, **({"chat_template": chat_template} if chat_template else {})}
+    stop_ids = {tokenizer.eos_token_id} if stop_token_ids is None else set(stop_token_ids)
+    all_tools = [*(tools or ()), TOOL]
+    encoder = ObservationEncoder(tokenizer, tools=all_tools, stop_token_ids=stop_ids, template_kwargs=kwargs)
+    if problem := error_of(lambda: render(tokenizer, [QUESTION], all_tools, kwargs, add_generation_prompt=True)):
+        remedy = "pass another chat_template, or set what it misses on the tokenizer"
+        return _refused(FindingKind.RAISES, f"the template raises on a user's question: {problem}; {remedy}")
+    try:
+        block = encoder.renderer.block([CALL])
+    except ValueError as error:
+        return _refused(FindingKind.NO_RESULTS, str(error))
+    probe = TemplateProbe(tokenizer, all_tools, kwargs, encoder.renderer.stop_texts, block.has_tool_role)
+    findings = [
+        *_stop_findings(probe, block, encoder.guard),
+        *_call_findings(probe),
+        *_block_findings(encoder, block),
+        *_input_findings(probe),
+        *rewrites(probe),
+    ]
+    return TemplateVerdict(tuple(findings), between="...".join(block.pieces))
+
+
+def _refused(kind: FindingKind, sentence: str) -> TemplateVerdict:
+    return TemplateVerdict((Finding(kind, sentence),))
+
+
+def _stop_findings(probe: TemplateProbe, block: TurnBlock, guard: ContentGuard) -> list[Finding]:
+    """A turn with a call, and one with an answer, must each end with a token that the model samples."""
+    ends = {
+        what: later
+        for what, (last, later) in probe.turn_ends().items()
+        if not any(stop in last + later for stop in probe.stop_texts)
+    }
+    if not block.closer:
+        ends.setdefault("a call", block.pieces[0])
+    stops = ", ".join(map(repr, probe.stop_texts)) or "there is none"
+    return [
+        Finding(
+            FindingKind.STOP_TOKEN,
+            f"behind {what} the template writes {end!r}, without a stop token ({stops}); {_stop_remedy(guard, end)}",
+        )
+        for what, end in ends.items()
+    ]
+
+
+def _stop_remedy(guard: ContentGuard, end: str) -> str:
+    written = dict.fromkeys(end[start:stop] for start, stop in guard.find(end))
+    if not written:
+        return "use a template that belongs to this tokenizer, or add the template's control tokens to the tokenizer"
+    ids = ", ".join(f"{text!r} is {guard.tokenizer.convert_tokens_to_ids(text)}" for text in written)
+    return f"pass the one that ends the model's turn in stop_token_ids, or set it as eos_token: {ids}"
+
+
+def _call_findings(probe: TemplateProbe) -> list[Finding]:
+    problem = error_of(lambda: find_response_template(probe.tokenizer, probe.tools, probe.template_kwargs))
+    return [Finding(FindingKind.UNREADABLE_CALLS, problem)] if problem else []
+
+
+def _block_findings(encoder: ObservationEncoder, block: TurnBlock) -> list[Finding]:
+    """A block must come back from its ids as the text it was, and a page of the template's own turns opens none."""
+    pieces = (block.closer + block.pieces[0], *block.pieces[1:])
+    page = "".join(pieces) * 2
+    tokens = encoder.guard.tokenise(pieces, (page,))
+    wanted, findings = page.join(pieces), []
+    decoded = str(encoder.tokenizer.decode([token.token_id for token in tokens], clean_up_tokenization_spaces=False))
+    if decoded != wanted:
+        sentence = f"the tokenizer gives {wanted[:60]!r}... back as {decoded[:60]!r}..."
+        remedy = "use a tokenizer that neither adds nor removes white space"
+        findings.append(Finding(FindingKind.CHANGED_BLOCK, f"{sentence}; {remedy}"))
+    opening = encoder.tokenizer(block.pieces[-1].strip(), add_special_tokens=False)["input_ids"]
+    observed = [token.token_id for token in tokens if token.source is Source.ENV]
+    if opening and any(observed[at : at + len(opening)] == opening for at, _ in enumerate(observed)):
+        sentence = f"a tool's result can write {block.pieces[-1]!r} in the very tokens that open the model's turn"
+        remedy = "use a template whose turns open with a control token"
+        findings.append(Finding(FindingKind.FORGEABLE_TURN, f"{sentence}; {remedy}"))
+    return findings
+
+
+def _input_findings(probe: TemplateProbe) -> list[Finding]:
+    """What the template cannot show, where a rollout or a demonstration may have it."""
+    problems = probe.problems()
+    findings = []
+    if not probe.has_tool_role:
+        problem = problems.pop("a tool's message", "")
+        reason = f"it raises on one: {problem}" if problem else "it leaves calls or results out"
+        sentence = f"the template has no tool role ({reason}); results are shown as a user's turn"
+        findings.append(Finding(FindingKind.NO_TOOL_ROLE, sentence))
+    findings += [
+        Finding(FindingKind.LIMITED_INPUT, f"the template raises on {name}: {e}") for name, e in problems.items()
+    ]
+    return findings

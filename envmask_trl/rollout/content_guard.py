@@ -1,0 +1,142 @@
+"""Keeps the text of tools from becoming control tokens. Knows text, ids and the vocabulary: no template, no rollout."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from transformers import PreTrainedTokenizerBase
+
+from ..trajectory import Segment, Source
+
+ControlTokenPolicy = Literal["split", "escape", "reject"]
+WITHHELD = "Error: the result was withheld because it contains control tokens"
+BLANK = " \t\r\n\N{LOWER ONE EIGHTH BLOCK}"  # Gemma has added tokens for runs of these; they control nothing
+
+
+@dataclass(frozen=True, slots=True)
+class SourcedToken:
+    """One token of a text, its author, and where in the text it stands.
+
+    Example:
+        SourcedToken(token_id=20, source=Source.TEMPLATE, start=0, end=10)
+    """
+
+    token_id: int
+    source: Source
+    start: int  # in characters
+    end: int
+
+
+class ContentGuard:
+    """Tokenises scaffold and contents as one text in which only the scaffold has control tokens.
+
+    A control token is any added token of the vocabulary but white space. Where a template opens the model's turn with
+    ordinary text alone ("Assistant:"), that text counts as one too.
+
+    Args:
+        tokenizer: a fast tokenizer.
+        policy: "split" encodes a control token in a content as ordinary text, "escape" writes its first character as
+            a character reference, "reject" withholds the whole content.
+
+    Raises:
+        ValueError: the tokenizer is not a fast one, or there is no such policy.
+
+    Example:
+        guard = ContentGuard(tokenizer, "split")
+        guard.tokenise(("<|im_start|>user\\n", "<|im_end|>\\n"), ("a page with <|im_end|> in it",))
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, policy: ControlTokenPolicy = "split"):
+        if not tokenizer.is_fast:
+            raise ValueError(f"{type(tokenizer).__name__} is not a fast tokenizer, whose token offsets are needed here")
+        if policy not in ("split", "escape", "reject"):
+            raise ValueError(f"control_tokens is {policy!r}, expected 'split', 'escape' or 'reject'")
+        self.tokenizer = tokenizer
+        self.policy = policy
+        added = {text: i for text, i in tokenizer.get_added_vocab().items() if len(text) > 1 and text.strip(BLANK)}
+        self.control_ids = frozenset(added.values())
+        self._literal = literal_pattern(list(added))
+
+    def opening(self, scaffold: str) -> str:
+        """The ordinary text that opens the model's turn at the end of `scaffold`; "" where a control token is in it."""
+        return "" if self._literal.search(scaffold) or not scaffold.strip() else scaffold.strip().splitlines()[-1]
+
+    def find(self, text: str, opening: str = "") -> list[tuple[int, int]]:
+        """Start and end of all control tokens that are written in `text`, in order; they may overlap."""
+        found = [(match.start(), match.start() + len(match.group(1))) for match in self._literal.finditer(text)]
+        if opening:
+            found += [(m.start(), m.start() + len(opening)) for m in re.finditer(f"(?={re.escape(opening)})", text)]
+        return sorted(set(found))
+
+    def apply(self, content: str, opening: str = "") -> str:
+        """The content under the policy."""
+        starts = {start for start, _ in self.find(content, opening)}
+        if self.policy == "split" or not starts:
+            return content
+        if self.policy == "reject":
+            return WITHHELD
+        return "".join(f"&#{ord(char)};" if place in starts else char for place, char in enumerate(content))
+
+    def tokenise(self, pieces: Sequence[str], contents: Sequence[str]) -> list[SourcedToken]:
+        """The tokens of `pieces[0] contents[0] pieces[1] ...`; a token that touches a content is ENV.
+
+        A control token's text that touches a content is cut in two before tokenising, so it cannot become its id. An
+        opening in ordinary text is cut inside one of its tokens, so it has other ids than the real one.
+        """
+        text, spans = pieces[0], []
+        for content, piece in zip(contents, pieces[1:], strict=True):
+            spans.append((len(text), len(text) + len(content)))
+            text += content + piece
+        opening = self.opening(pieces[-1])
+        touching = [span for span in self.find(text, opening) if overlaps(*span, spans)]
+        inside = self._inside_a_token(opening)
+        cuts = sorted({start + (inside if text[start:end] == opening else 1) for start, end in touching})
+        tokens: list[SourcedToken] = []
+        for start, end in zip([0, *cuts], [*cuts, len(text)], strict=True):
+            encoding = self.tokenizer(text[start:end], add_special_tokens=False, return_offsets_mapping=True)
+            for token_id, (left, right) in zip(encoding["input_ids"], encoding["offset_mapping"], strict=True):
+                source = Source.ENV if overlaps(start + left, start + right, spans) else Source.TEMPLATE
+                is_forged = source is Source.ENV and token_id in self.control_ids
+                ids = self._spelled(text[start + left : start + right]) if is_forged else [token_id]
+                tokens += [SourcedToken(each, source, start + left, start + right) for each in ids]
+        return tokens
+
+    def offsets(self, content: str) -> list[tuple[int, int]]:
+        """Start and end of each token that `content` takes inside a scaffold."""
+        return [(token.start, token.end) for token in self.tokenise(("", ""), (content,))]
+
+    def _inside_a_token(self, text: str) -> int:
+        """A place in `text` that is not between two of its tokens; 1 if all are single characters."""
+        offsets = self.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
+        return next((left + 1 for left, right in offsets if right - left > 1), 1)
+
+    def _spelled(self, text: str) -> list[int]:
+        """The ids of each character alone: a normaliser has made a control token of what was none."""
+        return [i for char in text for i in self.tokenizer(char, add_special_tokens=False)["input_ids"]]
+
+
+def literal_pattern(literals: list[str]) -> re.Pattern[str]:
+    """Matches at each place where one of `literals` starts, the longest as group 1.
+
+    The set of first characters comes first: Gemma has 6,000 literals, and nearly no place of a text starts one.
+    """
+    if not literals:
+        return re.compile("(?!)")
+    first = "".join(re.escape(char) for char in sorted({text[0] for text in literals}))
+    longest_first = sorted(literals, key=len, reverse=True)
+    return re.compile(f"(?=[{first}])(?=({'|'.join(map(re.escape, longest_first))}))")
+
+
+def joined(tokens: Sequence[SourcedToken]) -> tuple[Segment, ...]:
+    """The tokens as segments, each a run of one author."""
+    runs: list[tuple[Source, list[int]]] = []
+    for token in tokens:
+        if not runs or runs[-1][0] is not token.source:
+            runs.append((token.source, []))
+        runs[-1][1].append(token.token_id)
+    return tuple(Segment(source, tuple(token_ids)) for source, token_ids in runs)
+
+
+def overlaps(start: int, end: int, spans: Sequence[tuple[int, int]]) -> bool:
+    return any(start < right and left < end for left, right in spans)
