@@ -26,6 +26,7 @@ _HOME = {
     "Sampler": "rollout.samplers",
     "ScriptedSampler": "rollout.samplers",
     "TransformersSampler": "rollout.transformers_sampler",
+    "KeptCacheSampler": "rollout.kept_cache",
     "ObservationEncoder": "rollout.observations",
     "ParsedTurn": "rollout.tool_calls",
     "TemplateParser": "rollout.tool_calls",
@@ -36,11 +37,22 @@ _HOME = {
     "save_rollouts": "inspect.records",
     "load_rollouts": "inspect.records",
     "view": "inspect.view",
+    "audit": "inspect.audit",
+    "check_template": "inspect.template_check",
+    "TemplateVerdict": "inspect.template_verdict",
+    "AuditReport": "inspect.audit_report",
+    "AuditFailed": "inspect.audit_report",
+    "Objective": "inspect.independent_loss",
 }
 
 __all__ = sorted(_HOME)
 
 if TYPE_CHECKING:
+    from .inspect.audit import audit
+    from .inspect.audit_report import AuditFailed, AuditReport
+    from .inspect.independent_loss import Objective
+    from .inspect.template_check import check_template
+    from .inspect.template_verdict import TemplateVerdict
     from .inspect.records import load_rollouts, save_rollouts
     from .inspect.view import view
     from .masks import completion_mask_from_env_mask
@@ -51,6 +63,7 @@ if TYPE_CHECKING:
     from .rollout.samplers import Context, Sample, Sampler, ScriptedSampler
     from .rollout.tool_calls import ParsedTurn, TemplateParser
     from .rollout.tools import RolloutAborted, ToolRunner
+    from .rollout.kept_cache import KeptCacheSampler
     from .rollout.transformers_sampler import TransformersSampler
     from .sft import mask_observations
     from .training.config import EnvMaskGRPOConfig

@@ -20,6 +20,7 @@ LAYERS = {  # a module may import from its own layer and from lower ones
     "sft": 3,
     "inspect": 3,
     "training": 4,
+    "cli": 5,
 }
 TRL_PRIVATE_HOMES = {"training/_trl.py"}
 
@@ -36,7 +37,7 @@ def imported_modules(path: Path) -> list[tuple[str, ...]]:
         if isinstance(node, ast.ImportFrom) and node.level:
             base = here[: len(here) - node.level]
             parts = (*base, *(node.module.split(".") if node.module else ()))
-            found += [parts or (alias.name,) for alias in node.names]
+            found += [parts or (alias.name,) for alias in node.names if alias.name != "__version__"]
         elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("envmask_trl"):
             found.append(tuple(node.module.split(".")[1:]))
     return found
@@ -90,10 +91,14 @@ def test_importing_the_package_imports_neither_torch_nor_trl():
 
 def test_the_public_names_are_these_and_each_of_them_loads():
     assert envmask_trl.__all__ == [
+        "AuditFailed",
+        "AuditReport",
         "CallStatus",
         "Context",
         "EnvMaskGRPOConfig",
         "EnvMaskGRPOTrainer",
+        "KeptCacheSampler",
+        "Objective",
         "ObservationEncoder",
         "ParsedTurn",
         "RolloutAborted",
@@ -105,11 +110,14 @@ def test_the_public_names_are_these_and_each_of_them_loads():
         "Source",
         "StopReason",
         "TemplateParser",
+        "TemplateVerdict",
         "ToolCall",
         "ToolResult",
         "ToolRunner",
         "Trajectory",
         "TransformersSampler",
+        "audit",
+        "check_template",
         "completion_mask_from_env_mask",
         "load_rollouts",
         "mask_observations",
@@ -123,7 +131,7 @@ def test_the_public_names_are_these_and_each_of_them_loads():
 
 
 def test_an_unknown_name_is_answered_with_the_names_there_are():
-    with pytest.raises(AttributeError, match="envmask_trl has no 'Trainer'; public names: CallStatus"):
+    with pytest.raises(AttributeError, match="envmask_trl has no 'Trainer'; public names: AuditFailed, "):
         envmask_trl.Trainer  # noqa: B018
 
 

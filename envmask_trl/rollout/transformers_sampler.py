@@ -46,23 +46,18 @@ class TransformersSampler:
     ):
         self.model: Any = model
         self.stop_ids = frozenset(find_stop_token_ids(tokenizer, model) if stop_token_ids is None else stop_token_ids)
-        pad_id = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else min(self.stop_ids)
-        self.pad_id = pad_id
-        sampling = {"temperature": temperature, "top_p": top_p, "top_k": top_k} if do_sample else {}
-        self.config = GenerationConfig(
-            do_sample=do_sample,
-            pad_token_id=pad_id,
-            eos_token_id=sorted(self.stop_ids),
-            disable_compile=True,
-            **sampling,
-            **(generation_kwargs or {}),
+        self.config = generation_config(
+            tokenizer,
+            self.stop_ids,
+            {"do_sample": do_sample, "temperature": temperature, "top_p": top_p, "top_k": top_k}
+            | (generation_kwargs or {}),
         )
 
     def sample(self, contexts: list[Context], max_new_tokens: list[int]) -> list[Sample]:
         if not contexts:
             return []
         width = max(len(context.token_ids) for context in contexts)
-        ids = torch.full((len(contexts), width), self.pad_id)
+        ids = torch.full((len(contexts), width), self.config.pad_token_id)
         attention_mask = torch.zeros_like(ids)
         for row, context in enumerate(contexts):
             ids[row, width - len(context.token_ids) :] = torch.tensor(context.token_ids)
@@ -80,6 +75,17 @@ class TransformersSampler:
             cut_at_stop(row, budget, self.stop_ids)
             for row, budget in zip(output[:, width:].tolist(), max_new_tokens, strict=True)
         ]
+
+
+def generation_config(
+    tokenizer: PreTrainedTokenizerBase, stop_ids: Collection[int], options: dict[str, Any]
+) -> GenerationConfig:
+    """transformers' config of these options; what only sampling knows is left out where they are greedy."""
+    pad_id = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else min(stop_ids)
+    if not options["do_sample"]:
+        options = {name: value for name, value in options.items() if name not in ("temperature", "top_p", "top_k")}
+    ids = {"pad_token_id": pad_id, "eos_token_id": sorted(stop_ids)}
+    return GenerationConfig(**(ids | {"disable_compile": True} | options))
 
 
 class RowBudgets(StoppingCriteria):

@@ -4,6 +4,7 @@
 When TRL moves, `tests/test_trl_contract.py` says which of these names moved.
 """
 
+import copy
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -12,10 +13,13 @@ import torch
 from accelerate.utils import DistributedType
 from torch import Tensor
 from trl import GRPOTrainer
+from trl.models import unwrap_model_for_generation
 from trl.trainer import grpo_trainer, utils
 
 from ..rollout.environments import NOT_TOOLS
 from .loss_inputs import Batch, ScoredModel
+from .processes import AcrossProcesses
+from .shared_prefix import TreeForward
 
 HOOKS = (  # private methods of GRPOTrainer that are overridden or called here
     "_generate",
@@ -26,6 +30,8 @@ HOOKS = (  # private methods of GRPOTrainer that are overridden or called here
     "_prepare_inputs",
     "_get_per_token_logps_and_entropies",
 )
+CHANGED_BY_A_LOSS = ("_metrics", "entropy_coef", "_last_world_entropy", "_entropy_window_stats", "tree_forward")
+SHARDING = (DistributedType.FSDP, DistributedType.DEEPSPEED)
 TEMPLATE_CHECKS = ("supports_tool_calling", "is_chat_template_prefix_preserving", "add_response_schema")
 
 
@@ -64,11 +70,12 @@ def swapped(holder: Any, name: str, value: Any) -> Iterator[None]:
         setattr(holder, name, before)
 
 
-class HookedGRPOTrainer(GRPOTrainer):
+class HookedGRPOTrainer(AcrossProcesses, GRPOTrainer):
     """TRL's trainer with named hooks: `roll_out`, `after_scoring`, `adjust_rewards`, `prepare_windows`, `scored`."""
 
     args: Any
     model: Any
+    tree_forward: TreeForward | None = None
     trained: Tensor | None = None  # [B, C] while log-probs are computed: the positions that are scored
 
     def roll_out(self, prompts: list) -> dict[str, Any]:
@@ -99,7 +106,7 @@ class HookedGRPOTrainer(GRPOTrainer):
             out["completion_ids"],
             out["env_mask"],
             out["completions"],
-            out["logprobs"],
+            out["logprobs"] if self.use_vllm else None,  # TRL corrects only for an engine beside the trained model
             out["reward_columns"],
             None,  # images
             [],  # images of tool results
@@ -133,11 +140,30 @@ class HookedGRPOTrainer(GRPOTrainer):
         return inputs
 
     def _get_per_token_logps_and_entropies(self, model: Any, *args: Any, **kwargs: Any) -> tuple:
-        scored = model if self.trained is None else ScoredModel(model, self.trained)
+        scored = model if self.trained is None else ScoredModel(model, self.trained, self.tree_forward)
         with only_labelled_positions_scored():
             return super()._get_per_token_logps_and_entropies(scored, *args, **kwargs)
 
     # We call these
+
+    @contextmanager
+    def logprobs_kept(self) -> Iterator[list[Tensor]]:
+        """Inside, the policy's log-probs of each loss are kept, [B, C]; what a loss changes here is put back."""
+        kept: list[Tensor] = []
+        before = {name: copy.deepcopy(vars(self)[name]) for name in CHANGED_BY_A_LOSS}
+        hook = self._get_per_token_logps_and_entropies
+
+        def keep(*args: Any, **kwargs: Any) -> tuple:
+            output = hook(*args, **kwargs)
+            kept.append(output[0])
+            return output
+
+        vars(self)["_get_per_token_logps_and_entropies"] = keep
+        try:
+            yield kept
+        finally:
+            del vars(self)["_get_per_token_logps_and_entropies"]
+            vars(self).update(before)
 
     def set_scored(self, completion_ids: list, env_mask: list) -> None:
         """From here on only these positions are scored: [B, C], padded as TRL pads the ids."""
@@ -173,6 +199,40 @@ class HookedGRPOTrainer(GRPOTrainer):
             setattr(holder, name, before)
             overrides.update(kept)
 
+    @contextmanager
+    def generating_model(self) -> Iterator[Any]:
+        """The trained model without its wrappers, as TRL lends it to `generate`."""
+        with (
+            unwrap_model_for_generation(
+                self.model_wrapped,
+                self.accelerator,
+                generation_kwargs=self.generation_kwargs,
+                gradient_checkpointing_kwargs=self.args.gradient_checkpointing_kwargs,
+            ) as model,
+            torch.no_grad(),
+        ):
+            yield model
+
+    @property
+    def sampling_options(self) -> dict[str, Any]:
+        """Fields of `GenerationConfig` that say how a token is sampled."""
+        apart = ("max_new_tokens", "cache_implementation", "eos_token_id")
+        return {name: value for name, value in self.generation_kwargs.items() if name not in apart}
+
+    @property
+    def engine_name(self) -> str:
+        if self.use_vllm:
+            return "vLLM"
+        return "continuous batching" if self.use_transformers_continuous_batching else "generate"
+
+    def why_not_local(self) -> str | None:
+        """Why this process cannot run the model by itself; None if it can."""
+        if self.accelerator.distributed_type in SHARDING:
+            return f"the weights may be spread over processes ({self.accelerator.distributed_type.value})"
+        if self.generation_kwargs.get("cache_implementation") not in (None, "dynamic"):
+            return f"cache_implementation is {self.generation_kwargs['cache_implementation']!r}"
+        return None
+
     def tokenize_prompts(self, prompts: list) -> list[list[int]]:
         return self._tokenize_prompts(prompts)[0]
 
@@ -187,7 +247,7 @@ class HookedGRPOTrainer(GRPOTrainer):
             return False
         if self.use_vllm and (self.vllm_mode == "server" or self.vllm_tensor_parallel_size > 1):
             return True
-        return self.accelerator.distributed_type in (DistributedType.FSDP, DistributedType.DEEPSPEED)
+        return self.accelerator.distributed_type in SHARDING
 
     @property
     def max_model_length(self) -> int | None:
@@ -198,25 +258,6 @@ class HookedGRPOTrainer(GRPOTrainer):
             if self.vllm_mode == "colocate":
                 limits.append(self.vllm_generation.llm.llm_engine.model_config.max_model_len)
         return min((limit for limit in limits if limit is not None), default=None)
-
-    def max_over_processes(self, *values: int) -> Any:
-        """The largest of each value over all processes; a collective, so every process must call it."""
-        if self.accelerator.num_processes > 1:
-            local = torch.tensor([values], device=self.accelerator.device)
-            values = tuple(self.accelerator.gather(local).amax(dim=0).tolist())
-        return values[0] if len(values) == 1 else values
-
-    def any_live(self, live: int) -> bool:
-        """Whether any process still has a live rollout; every process asks once per round."""
-        return self.max_over_processes(live) > 0
-
-    def sum_over_processes(self, values: Tensor) -> Tensor:
-        return self.accelerator.reduce(values, reduction="sum") if self.accelerator.num_processes > 1 else values
-
-    def own_rows(self, gathered: Tensor, num_rows: int) -> Tensor:
-        """The rows of this process in a tensor that was gathered over all."""
-        start = self.accelerator.process_index * num_rows
-        return gathered[start : start + num_rows]
 
     def log_value(self, name: str, value: float) -> None:
         """Add a value to TRL's own metrics, which are averaged over a logging step."""

@@ -7,8 +7,9 @@ from typing import Any, Literal
 from trl import GRPOConfig
 
 from ..rollout.limits import Cut, RolloutLimits
-from ..rollout.observations import ControlTokenPolicy
+from ..rollout.observations import ControlTokenPolicy, ObservationMode
 
+SamplerChoice = Literal["auto", "kept_cache", "trl"]
 UnfinishedPolicy = Literal["train", "mask_loss", "drop"]
 DEFAULT_ITERATIONS = 16
 
@@ -34,16 +35,33 @@ class EnvMaskGRPOConfig(GRPOConfig):
         "What a rollout that was ended from outside is used for: 'train', 'mask_loss' (no loss, but it stays in its "
         "group's baseline) or 'drop' (neither). `mask_truncated_completions=True` means 'mask_loss'.",
     )
+    sampler: SamplerChoice = option(
+        "auto",
+        "What samples the turns: 'kept_cache' keeps keys and values from turn to turn, 'trl' is the engine TRL is "
+        "configured for, 'auto' is 'kept_cache' where TRL would call `generate` and the model allows it.",
+    )
+    shared_prefix: bool = option(
+        True, "Compute what rows of a micro-batch begin with in common once, where the model's attention allows it."
+    )
     max_turn_tokens: int | None = option(None, "Most sampled tokens of one turn.")
     max_observation_tokens: int | None = option(None, "Most tokens of one tool result's content.")
     observation_cut: Cut = option("tail", "The part of a too long result that is left out: head, tail or middle.")
     control_tokens: ControlTokenPolicy = option(
         "split", "Control tokens inside a tool result: 'split' (ordinary text), 'escape' or 'reject'."
     )
+    observation_mode: ObservationMode = option(
+        "block",
+        "'block' tokenises an observation alone; 'diff' renders the whole conversation, takes what it adds, and counts "
+        "as `env_mask/drift` where the template has changed what the rollout holds.",
+    )
+    strict_observations: bool = option(False, "In the mode 'diff', such a change raises instead of being realigned.")
     max_malformed_calls: int = option(3, "Calls that could not be run before a rollout is given up.")
     min_answer_tokens: int = option(8, "Room that an observation must leave for the model's next turn.")
     tool_timeout_s: float = option(30.0, "Deadline of one tool call in seconds.")
     tool_retries: int = option(0, "Further tries after a tool raised, within the same deadline.")
+    audit_first_step: bool = option(
+        False, "Audit the first generation before it is trained: print what is learned and seen, raise on a fault."
+    )
     save_rollouts: bool = option(True, "Write each step's rollouts to `output_dir/rollouts` as parquet.")
 
     def __post_init__(self) -> None:
@@ -55,6 +73,8 @@ class EnvMaskGRPOConfig(GRPOConfig):
         allowed: dict[str, tuple[str, ...]] = {
             "unfinished_policy": ("train", "mask_loss", "drop"),
             "control_tokens": ("split", "escape", "reject"),
+            "observation_mode": ("block", "diff"),
+            "sampler": ("auto", "kept_cache", "trl"),
         }
         for name, values in allowed.items():
             if getattr(self, name) not in values:

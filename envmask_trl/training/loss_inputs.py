@@ -6,6 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .shared_prefix import TreeForward
+
 from ..masks import completion_mask_from_env_mask, select
 
 Batch = dict[str, Any]
@@ -93,8 +95,9 @@ class ScoredModel:
     own predictions never enter the loss. Rows are consumed in order, as the hook walks through its chunks.
     """
 
-    def __init__(self, model: Any, trained: Tensor):
+    def __init__(self, model: Any, trained: Tensor, forward: TreeForward | None = None):
         self.model = model
+        self.forward = forward  # how the rows are forwarded; None is as they are
         self.trained = trained  # [B, C]
         self.next_row = 0
 
@@ -103,4 +106,5 @@ class ScoredModel:
         self.next_row += labels.size(0)
         foreign = torch.ones_like(labels, dtype=torch.bool)
         foreign[:, -rows.size(1) :] = rows == 0
-        return self.model(labels=labels.masked_fill(foreign, -100), **inputs)
+        inputs["labels"] = labels.masked_fill(foreign, -100)
+        return self.forward(self.model, **inputs) if self.forward is not None else self.model(**inputs)

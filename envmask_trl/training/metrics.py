@@ -50,6 +50,7 @@ def count(trajectories: Sequence[Trajectory], columns: Mapping[str, list]) -> di
         "latency_s": sum(result.latency_s for result in results),
         "cut_observations": sum(t.cut_observations for t in trajectories),
         "control_tokens": sum(t.control_tokens for t in trajectories),
+        "drift": sum(len(t.drift) for t in trajectories),
         **statuses,
         **reasons,
     }
@@ -64,6 +65,7 @@ def shares(totals: Mapping[str, float]) -> dict[str, float]:
         "env_mask/turns": totals["turns"] / rows,
         "env_mask/cut_observations": totals["cut_observations"] / rows,
         "env_mask/control_tokens": totals["control_tokens"] / rows,
+        "env_mask/drift": totals["drift"] / rows,
         **{f"env_mask/stop/{reason}": totals[f"stop/{reason}"] / rows for reason in StopReason},
         "tools/call_frequency": calls / rows,
         "tools/failure_frequency": (calls - totals["status/ok"]) / max(calls, 1),

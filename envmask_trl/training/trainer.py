@@ -10,21 +10,24 @@ from transformers import PreTrainedTokenizerBase
 from transformers.utils import logging
 from trl import GRPOConfig
 
+from ..inspect.audit_report import AuditReport
+from ..inspect.first_step import FirstStepAudit
 from ..inspect.records import rollout_columns, save_rollouts
 from ..packing import pack_rollouts
 from ..rollout.environments import close_environment
 from ..rollout.loop import run_rollouts
-from ..rollout.observations import ObservationEncoder
 from ..rollout.samplers import Sampler
-from ..rollout.tool_calls import TemplateParser, TurnParser
+from ..rollout.tool_calls import TurnParser
 from ..rollout.tools import ToolRunner
 from ..trajectory import Trajectory
 from ._trl import HookedGRPOTrainer, any_template_accepted
+from .chat_format import chat_format
 from .config import DEFAULT_ITERATIONS, EnvMaskGRPOConfig
 from .loss_inputs import ROW_MEAN_LOSSES, Batch, annotate_windows, apply_mask, trained_positions, window_counts
 from .metrics import log_rollout_metrics
 from .rows import REWARD_COLUMNS, checked_rollout_func, to_columns, trl_rows
-from .trl_sampler import TRLSampler
+from .sampling import keeps_cache, open_sampler
+from .shared_prefix import tree_forward
 
 logger = logging.get_logger(__name__)
 
@@ -86,28 +89,16 @@ class EnvMaskGRPOTrainer(HookedGRPOTrainer):
         self.hide_lifecycle_methods()
         if self.rollout_func is not None:
             self.rollout_func = checked_rollout_func(self.rollout_func)
-        self.sampler: Sampler = TRLSampler(self)
+        self.sampler: Sampler | None = None  # one set here plays every batch instead of the configured one
+        self.keeps_cache = keeps_cache(self)
+        self.tree_forward = tree_forward(self.model, wanted=self.args.shared_prefix)
         self.tool_runner = ToolRunner(timeout_s=self.args.tool_timeout_s, retries=self.args.tool_retries)
-        self.parser, self.encoder = parser, None
-        if self.tools:
-            self.parser = parser or TemplateParser(
-                self.processing_class,
-                tools=self.tools,
-                stop_token_ids=self.eos_token_ids,
-                template_kwargs=self.template_kwargs,
-            )
-            self.encoder = ObservationEncoder(
-                self.processing_class,
-                tools=self.tools,
-                stop_token_ids=self.eos_token_ids,
-                control_tokens=self.args.control_tokens,
-                max_observation_tokens=self.args.max_observation_tokens,
-                cut=self.args.observation_cut,
-                template_kwargs=self.template_kwargs,
-            )
+        self.parser, self.encoder = chat_format(self, parser)
         self.columns: dict[str, list] = {}  # the aligned columns of the latest rollouts
         self.trajectories: list[Trajectory] = []
         self.rewards_per_func: Tensor | None = None
+        self.audit_report: AuditReport | None = None  # of the first step, see `audit_first_step`
+        self.first_step_audit = FirstStepAudit(self) if self.args.audit_first_step else None
 
     @property
     def template_kwargs(self) -> dict[str, Any]:
@@ -124,20 +115,21 @@ class EnvMaskGRPOTrainer(HookedGRPOTrainer):
     def roll_out(self, prompts: list) -> dict[str, Any]:
         """Play the rollouts of one generation batch and align everything that belongs to a row."""
         max_total_length = self.max_model_length
-        self.trajectories = run_rollouts(
-            prompts,
-            tokenizer=self.processing_class,
-            sampler=self.sampler,
-            tools=self.standalone_tools,
-            environments=self.environments,
-            limits=self.args.limits(max_total_length=max_total_length),
-            prompt_ids=self.tokenize_prompts(prompts),
-            parser=self.parser,
-            encoder=self.encoder,
-            tool_runner=self.tool_runner,
-            stop_token_ids=self.eos_token_ids,
-            any_live=self.any_live,
-        )
+        with open_sampler(self) as sampler:
+            self.trajectories = run_rollouts(
+                prompts,
+                tokenizer=self.processing_class,
+                sampler=sampler,
+                tools=self.standalone_tools,
+                environments=self.environments,
+                limits=self.args.limits(max_total_length=max_total_length),
+                prompt_ids=self.tokenize_prompts(prompts),
+                parser=self.parser,
+                encoder=self.encoder,
+                tool_runner=self.tool_runner,
+                stop_token_ids=self.eos_token_ids,
+                any_live=self.any_live,
+            )
         columns = to_columns(self.trajectories)
         self.columns = columns | pack_rollouts(
             columns, max_total_length=max_total_length or longest(columns), tokenizer=self.processing_class
@@ -182,6 +174,9 @@ class EnvMaskGRPOTrainer(HookedGRPOTrainer):
         masks = [trained_positions(batch, self.cutting_eos_ids) for batch in batches]
         totals = self.sum_over_processes(window_counts(batches, masks, window))
         annotate_windows(batches, totals, window, self.accelerator.num_processes)
+        if self.first_step_audit is not None and self.model.training:
+            audit, self.first_step_audit = self.first_step_audit, None
+            audit.run(batches)
 
     def compute_loss(
         self, model: Any, inputs: Batch, return_outputs: bool = False, num_items_in_batch: Any = None

@@ -1,0 +1,232 @@
+"""Samples with a transformers model whose keys and values are kept from turn to turn. Knows ids and tensors: no text.
+
+`generate` encodes the whole history again in every turn, for every member of a group, and decodes all rows until the
+slowest one stops. Here a prompt is encoded once, a turn encodes only what is new, and a row that stopped leaves.
+"""
+
+import inspect
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import (
+    DynamicCache,
+    MaxLengthCriteria,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    StoppingCriteriaList,
+    StopStringCriteria,
+)
+from transformers.cache_utils import DynamicLayer
+
+from .decoding import Decoder, Turn
+from .kv_rows import KVRows
+from .samplers import Context, Sample
+from .transformers_sampler import evaluating, find_stop_token_ids, generation_config
+
+SEEDS = 2**62
+
+
+@dataclass(slots=True)
+class Kept:
+    """One rollout between two turns."""
+
+    generator: torch.Generator
+    token_ids: tuple[int, ...] = ()  # those whose keys are kept
+    home: KVRows | None = None
+    place: int = 0  # its row in `home`
+
+
+class KeptCacheSampler:
+    """Samples turns and keeps each rollout's keys and values between them.
+
+    What a row samples depends on the seed, its id and its own tokens, not on the rows beside it: every row draws from
+    a generator of its own, seeded from torch's global one when the row is first seen. Rows that are absent from a call
+    are forgotten, and all of them after an optimizer step; after any other change of the weights (merging an adapter,
+    say) call `forget`.
+
+    Example:
+        sampler = KeptCacheSampler(model, tokenizer, temperature=0.7)
+        run_rollouts(prompts, tokenizer=tokenizer, sampler=sampler, tools=[search])
+
+    Args:
+        model: a decoder-only language model, perhaps inside PEFT, whose layers all keep every key.
+        tokenizer: for the pad and eos ids, and for stop strings.
+        do_sample, temperature, top_p, top_k: as in `transformers.GenerationConfig`; `do_sample=False` is greedy.
+        stop_token_ids: every id that ends a turn; by default those of the tokenizer and the model's generation config.
+        stop_strings: texts that end a turn.
+        generation_kwargs: further fields of `GenerationConfig`, applied by transformers' own processors.
+
+    Raises:
+        ValueError: the model's cache cannot be kept, see `why_not_kept`.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        *,
+        do_sample: bool = True,
+        temperature: float = 1.0,
+        top_p: float = 1.0,
+        top_k: int = 0,
+        stop_token_ids: Collection[int] | None = None,
+        stop_strings: Sequence[str] = (),
+        generation_kwargs: dict[str, Any] | None = None,
+    ):
+        if reason := why_not_kept(model):
+            raise ValueError(f"{reason}; use TransformersSampler")
+        self.model: Any = model
+        self.config = generation_config(
+            tokenizer,
+            find_stop_token_ids(tokenizer, model) if stop_token_ids is None else stop_token_ids,
+            {"do_sample": do_sample, "temperature": temperature, "top_p": top_p, "top_k": top_k}
+            | (generation_kwargs or {}),
+        )
+        self.criteria = StoppingCriteriaList(
+            [StopStringCriteria(tokenizer, list(stop_strings))] if stop_strings else []
+        )
+        self.cache_argument = "cache" if "cache" in forward_arguments(model) else "past_key_values"
+        self.forget()
+
+    def forget(self) -> None:
+        """Drop all keys and values."""
+        self.kept: dict[int, Kept] = {}
+        self.weights = weights_version(self.model)
+
+    def sample(self, contexts: list[Context], max_new_tokens: list[int]) -> list[Sample]:
+        if not contexts:
+            return []
+        if self.weights != weights_version(self.model):
+            self.forget()
+        self.recall(contexts)
+        turns = [Turn(n, self.draws(context, n)) for context, n in zip(contexts, max_new_tokens, strict=True)]
+        with evaluating(self.model), torch.no_grad():
+            self.decode(contexts, turns)
+        for context, turn in zip(contexts, turns, strict=True):
+            kept = self.kept[context.id]
+            kept.token_ids = (*context.token_ids, *turn.token_ids[:-1])  # the last one was not forwarded
+            kept.home, kept.place = turn.home, turn.place
+        return [turn.sample for turn in turns]
+
+    def recall(self, contexts: list[Context]) -> None:
+        """Keep what these contexts continue; a context that continues nothing starts anew."""
+        seed = int(torch.randint(SEEDS, ()))
+        before, self.kept = self.kept, {}
+        for context in contexts:
+            kept = before.get(context.id)
+            if kept is None or not continues(context.token_ids, kept.token_ids):
+                kept = Kept(torch.Generator().manual_seed((seed + context.id * 0x9E3779B97F4A7C15) % SEEDS))
+            self.kept[context.id] = kept
+
+    def draws(self, context: Context, budget: int) -> Tensor | None:
+        return torch.rand(budget, generator=self.kept[context.id].generator) if self.config.do_sample else None
+
+    def decode(self, contexts: list[Context], turns: list[Turn]) -> None:
+        """Let `generate` prepare processors and stopping criteria, and decode with them."""
+        history = left_padded([context.token_ids for context in contexts], self.config.pad_token_id, self.model.device)
+
+        def loop(model: Any, input_ids: Tensor, logits_processor: Any, stopping_criteria: Any, **_: Any) -> Tensor:
+            criteria = StoppingCriteriaList(c for c in stopping_criteria if not isinstance(c, MaxLengthCriteria))
+            decoder = Decoder(self.forward, logits_processor, criteria, self.config.pad_token_id)
+            order, cache, logits = self.encode(contexts)
+            decoder.run([turns[row] for row in order], input_ids[order], cache, logits)
+            return input_ids
+
+        self.config.max_new_tokens = max(turn.budget for turn in turns)
+        self.model.generate(
+            input_ids=history,
+            attention_mask=torch.ones_like(history),
+            generation_config=self.config,
+            stopping_criteria=self.criteria,
+            custom_generate=loop,
+        )
+
+    def encode(self, contexts: list[Context]) -> tuple[list[int], KVRows, Tensor]:
+        """Forward what is new of each context; the order of the rows, their cache and their next logits [R, V]."""
+        new = [row for row, context in enumerate(contexts) if self.kept[context.id].home is None]
+        old = [row for row, context in enumerate(contexts) if self.kept[context.id].home is not None]
+        parts = []
+        if new:
+            parts.append(self.encode_prompts([contexts[row].token_ids for row in new]))
+        if old:
+            old, cache, logits = self.encode_news(old, contexts)
+            parts.append((cache, logits))
+        caches, logits = zip(*parts, strict=True)
+        return new + old, KVRows.join(caches), torch.cat(logits)
+
+    def encode_prompts(self, prompts: list[tuple[int, ...]]) -> tuple[KVRows, Tensor]:
+        """Each distinct prompt once."""
+        distinct = list(dict.fromkeys(prompts))
+        cache = KVRows.empty(len(distinct), device=self.model.device)
+        logits = self.forward_ragged(distinct, cache)
+        rows = [distinct.index(prompt) for prompt in prompts]
+        return cache.take(rows), logits[rows]
+
+    def encode_news(self, rows: list[int], contexts: list[Context]) -> tuple[list[int], KVRows, Tensor]:
+        """The tokens that came since these rows' last turn."""
+        homes: dict[int, list[int]] = {}
+        for row in rows:
+            homes.setdefault(id(self.kept[contexts[row].id].home), []).append(row)
+        order, parts = [], []
+        for together in homes.values():
+            kept = [self.kept[contexts[row].id] for row in together]
+            assert kept[0].home is not None
+            parts.append(kept[0].home.take([one.place for one in kept]))
+            order += together
+        cache = KVRows.join(parts)
+        news = [contexts[row].token_ids[len(self.kept[contexts[row].id].token_ids) :] for row in order]
+        return order, cache, self.forward_ragged(news, cache)
+
+    def forward_ragged(self, rows: Sequence[tuple[int, ...]], cache: KVRows) -> Tensor:
+        """The logits after each row's last token, [R, V]."""
+        ids = left_padded(rows, self.config.pad_token_id, self.model.device)
+        lengths = torch.tensor([len(row) for row in rows], device=ids.device)
+        is_token = torch.arange(ids.size(1), device=ids.device) >= (ids.size(1) - lengths).unsqueeze(1)
+        return self.forward(ids, is_token.long(), cache)
+
+    def forward(self, ids: Tensor, is_token: Tensor, cache: KVRows) -> Tensor:
+        output = self.model(
+            input_ids=ids,
+            use_cache=True,
+            logits_to_keep=1,
+            **cache.extend(is_token),
+            **{self.cache_argument: cache.cache},
+        )
+        return output.logits[:, -1]
+
+
+def left_padded(rows: Sequence[Sequence[int]], pad_id: int, device: torch.device) -> Tensor:
+    """[R, longest]"""
+    width = max(map(len, rows))
+    return torch.tensor([[pad_id] * (width - len(row)) + list(row) for row in rows], device=device)
+
+
+def continues(token_ids: tuple[int, ...], kept_ids: tuple[int, ...]) -> bool:
+    return len(token_ids) > len(kept_ids) and token_ids[: len(kept_ids)] == kept_ids
+
+
+def weights_version(model: PreTrainedModel) -> int:
+    """A number that grows with every change in place, such as an optimizer step."""
+    return sum(parameter._version for parameter in model.parameters())
+
+
+def why_not_kept(model: PreTrainedModel) -> str | None:
+    """Why this model's cache cannot be kept over turns; None if it can."""
+    name = type(model).__name__
+    if model.config.is_encoder_decoder:
+        return f"{name} is an encoder-decoder model"
+    kinds = {type(layer) for layer in DynamicCache(config=model.config).layers} - {DynamicLayer}
+    if kinds:
+        return f"{name} has layers whose cache is a {min(kind.__name__ for kind in kinds)}, which keeps not every key"
+    lacking = {"position_ids", "attention_mask", "logits_to_keep"} - forward_arguments(model)
+    if lacking:
+        return f"{name}.forward does not take {', '.join(sorted(lacking))}"
+    return None
+
+
+def forward_arguments(model: PreTrainedModel) -> set[str]:
+    base = model.get_base_model() if hasattr(model, "get_base_model") else model  # PEFT's forward takes anything
+    return set(inspect.signature(type(base).forward).parameters)  # an instance's may be wrapped

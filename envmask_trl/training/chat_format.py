@@ -1,0 +1,53 @@
+"""How a trainer reads turns and writes observations, and whether its chat template allows it. Knows no tensors."""
+
+from typing import TYPE_CHECKING
+
+from transformers.utils import logging
+
+from ..inspect.template_check import judge_template
+from ..inspect.template_verdict import FindingKind
+from ..rollout.observations import ObservationEncoder
+from ..rollout.tool_calls import TemplateParser, TurnParser
+
+if TYPE_CHECKING:
+    from .trainer import EnvMaskGRPOTrainer
+
+logger = logging.get_logger(__name__)
+
+
+def chat_format(
+    trainer: "EnvMaskGRPOTrainer", parser: TurnParser | None
+) -> tuple[TurnParser | None, ObservationEncoder | None]:
+    """The parser, by default transformers' response parsing, and the encoder of a trainer with tools.
+
+    Raises:
+        ValueError: the chat template cannot be trained with; the verdict says why and what to do.
+    """
+    if not trainer.tools:
+        return parser, None
+    tokenizer, stop_ids, kwargs = trainer.processing_class, trainer.eos_token_ids, trainer.template_kwargs
+    check_template_of(trainer, ignore=FindingKind.UNREADABLE_CALLS if parser is not None else None)
+    parser = parser or TemplateParser(
+        tokenizer, tools=trainer.tools, stop_token_ids=stop_ids, template_kwargs=kwargs
+    )
+    encoder = ObservationEncoder(
+        tokenizer,
+        tools=trainer.tools,
+        stop_token_ids=stop_ids,
+        control_tokens=trainer.args.control_tokens,
+        max_observation_tokens=trainer.args.max_observation_tokens,
+        cut=trainer.args.observation_cut,
+        mode=trainer.args.observation_mode,
+        strict=trainer.args.strict_observations,
+        template_kwargs=kwargs,
+    )
+    return parser, encoder
+
+
+def check_template_of(trainer: "EnvMaskGRPOTrainer", *, ignore: FindingKind | None) -> None:
+    verdict = judge_template(
+        trainer.processing_class, trainer.tools, stop_token_ids=trainer.eos_token_ids, **trainer.template_kwargs
+    )
+    if any(finding.kind.refuses and finding.kind is not ignore for finding in verdict.findings):
+        raise ValueError(str(verdict))
+    logger.info(str(verdict))
