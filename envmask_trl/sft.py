@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase
+from transformers.utils import get_json_schema
 
 from .rollout.episodes import encode_prompt
 from .rollout.observations import ObservationEncoder
@@ -52,11 +53,15 @@ def mask_observations(
     """
     kwargs = dict(template_kwargs or {})
     stop_ids = {tokenizer.eos_token_id} if stop_token_ids is None else set(stop_token_ids)
-    encoder = ObservationEncoder(tokenizer, tools=list(tools or ()), stop_token_ids=stop_ids, template_kwargs=kwargs)
+    schemas = [get_json_schema(tool) if callable(tool) else tool for tool in tools or ()]  # read once for all rows
+    encoder = ObservationEncoder(tokenizer, tools=schemas, stop_token_ids=stop_ids, template_kwargs=kwargs)
+    opened = render(tokenizer, [QUESTION], schemas, kwargs, add_generation_prompt=True)
     rows = []
     for index, messages in enumerate(batch["messages"]):
         try:
-            rows.append(encode_demonstration(messages, tools=list(tools or ()), encoder=encoder, kwargs=kwargs))
+            rows.append(
+                encode_demonstration(messages, tools=schemas, encoder=encoder, opened=opened, kwargs=kwargs)
+            )
         except ValueError as error:
             raise ValueError(f"row {index}: {error}") from error
     return {
@@ -69,7 +74,7 @@ def mask_observations(
 
 
 def encode_demonstration(
-    messages: Sequence[Message], *, tools: list, encoder: ObservationEncoder, kwargs: dict[str, Any]
+    messages: Sequence[Message], *, tools: list, encoder: ObservationEncoder, opened: str, kwargs: dict[str, Any]
 ) -> list[Segment]:
     """The segments of one conversation, in the order that a rollout would have appended them."""
     messages = [without_nulls(message) for message in messages]
@@ -84,7 +89,7 @@ def encode_demonstration(
         message = messages[position]
         if message["role"] == "assistant":
             turn += 1
-            segments.append(Segment(Source.MODEL, encode_turn(message, tools=tools, encoder=encoder, kwargs=kwargs)))
+            segments.append(Segment(Source.MODEL, encode_turn(message, tools, encoder, opened, kwargs)))
             calls = numbered(read_calls(message), turn)
             position += 1
             continue
@@ -109,15 +114,17 @@ def stand_in_calls(results: Sequence[Message], turn: int) -> tuple[ToolCall, ...
 
 
 def encode_turn(
-    message: Message, *, tools: list, encoder: ObservationEncoder, kwargs: dict[str, Any]
+    message: Message, tools: list, encoder: ObservationEncoder, opened: str, kwargs: dict[str, Any]
 ) -> tuple[int, ...]:
     """The ids that the model would have sampled for this message, its end-of-turn token included.
+
+    Args:
+        opened: a question as the template shows it to the model, up to where the turn begins.
 
     Raises:
         ValueError: the template writes something else before the turn than its own generation prompt.
     """
     tokenizer = encoder.tokenizer
-    opened = render(tokenizer, [QUESTION], tools, kwargs, add_generation_prompt=True)
     written = render(tokenizer, [QUESTION, message], tools, kwargs)
     if not written.startswith(opened):
         raise ValueError("the chat template does not open an assistant's turn with its own generation prompt")
