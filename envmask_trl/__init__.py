@@ -51,19 +51,19 @@ if TYPE_CHECKING:
     from .inspect.audit import audit
     from .inspect.audit_report import AuditFailed, AuditReport
     from .inspect.independent_loss import Objective
+    from .inspect.records import load_rollouts, save_rollouts
     from .inspect.template_check import check_template
     from .inspect.template_verdict import TemplateVerdict
-    from .inspect.records import load_rollouts, save_rollouts
     from .inspect.view import view
     from .masks import completion_mask_from_env_mask
     from .packing import pack_rollouts
+    from .rollout.kept_cache import KeptCacheSampler
     from .rollout.limits import RolloutLimits
     from .rollout.loop import run_rollouts
     from .rollout.observations import ObservationEncoder
     from .rollout.samplers import Context, Sample, Sampler, ScriptedSampler
     from .rollout.tool_calls import ParsedTurn, TemplateParser
     from .rollout.tools import RolloutAborted, ToolRunner
-    from .rollout.kept_cache import KeptCacheSampler
     from .rollout.transformers_sampler import TransformersSampler
     from .sft import mask_observations
     from .training.config import EnvMaskGRPOConfig

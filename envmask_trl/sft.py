@@ -24,7 +24,7 @@ def mask_observations(
     batch: Mapping[str, Sequence[Any]],
     *,
     tokenizer: PreTrainedTokenizerBase,
-    tools: Sequence[Callable[..., Any]] | None = None,
+    tools: Sequence[Callable[..., Any] | dict[str, Any]] | None = None,
     stop_token_ids: Collection[int] | None = None,
     template_kwargs: dict[str, Any] | None = None,
 ) -> dict[str, list[list[int]]]:
@@ -41,7 +41,7 @@ def mask_observations(
         batch: column `messages`: system and user messages, then assistant and tool messages in turn. An assistant
             message may carry `tool_calls`, or be written out as text in `content`, broken calls included.
         tokenizer: a fast tokenizer with a chat template.
-        tools: functions that the prompt shows to the model.
+        tools: functions, or their JSON schemas, that the prompt shows to the model.
         stop_token_ids: every id that may end a turn; by default the tokenizer's eos.
         template_kwargs: as for `apply_chat_template`.
 
@@ -59,9 +59,7 @@ def mask_observations(
     rows = []
     for index, messages in enumerate(batch["messages"]):
         try:
-            rows.append(
-                encode_demonstration(messages, tools=schemas, encoder=encoder, opened=opened, kwargs=kwargs)
-            )
+            rows.append(encode_demonstration(messages, tools=schemas, encoder=encoder, opened=opened, kwargs=kwargs))
         except ValueError as error:
             raise ValueError(f"row {index}: {error}") from error
     return {

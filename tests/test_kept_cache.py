@@ -197,7 +197,9 @@ def test_a_stop_string_ends_a_turn():
     letters = {"do_sample": False, "generation_kwargs": {"suppress_tokens": list(range(100, len(TOKENIZER)))}}
     (plain,) = KeptCacheSampler(model, TOKENIZER, **letters).sample([Context(0, PROMPTS[0])], [6])
     stop = TOKENIZER.decode(plain.token_ids[:2])
-    (stopped,) = KeptCacheSampler(model, TOKENIZER, stop_strings=[stop], **letters).sample([Context(0, PROMPTS[0])], [6])
+    (stopped,) = KeptCacheSampler(model, TOKENIZER, stop_strings=[stop], **letters).sample(
+        [Context(0, PROMPTS[0])], [6]
+    )
     assert len(plain.token_ids) > 2 and stopped.token_ids == plain.token_ids[:2] and stopped.finish_reason == "stop"
 
 

@@ -74,9 +74,7 @@ def test_logprobs_entropies_and_gradients_are_those_of_the_rows_apart(attention)
 
 
 def test_an_adapter_with_gradient_checkpointing():
-    model = get_peft_model(
-        with_head(small_model()), LoraConfig(target_modules="all-linear", init_lora_weights=False)
-    )
+    model = get_peft_model(with_head(small_model()), LoraConfig(target_modules="all-linear", init_lora_weights=False))
     model.gradient_checkpointing_enable({"use_reentrant": False})
     model.enable_input_require_grads()
     assert_same(model.train())

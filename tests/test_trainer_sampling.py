@@ -30,9 +30,15 @@ class Update(TrainerCallback):
 def sliding_model():
     return MistralForCausalLM(
         MistralConfig(
-            vocab_size=len(tiny_tokenizer()), hidden_size=16, num_hidden_layers=1, num_attention_heads=2,
-            num_key_value_heads=1, intermediate_size=16, sliding_window=4096, max_position_embeddings=512,
-        )  # fmt: skip
+            vocab_size=len(tiny_tokenizer()),
+            hidden_size=16,
+            num_hidden_layers=1,
+            num_attention_heads=2,
+            num_key_value_heads=1,
+            intermediate_size=16,
+            sliding_window=4096,
+            max_position_embeddings=512,
+        )
     )
 
 

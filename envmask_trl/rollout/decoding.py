@@ -5,11 +5,11 @@ Rows stop one by one. Those that stopped stay as holes until a quarter of the ba
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
-from transformers import LogitsProcessorList, StoppingCriteriaList
 
 from .kv_rows import KVRows
 from .samplers import FinishReason, Sample
@@ -52,8 +52,8 @@ class Decoder:
     """
 
     forward: Forward
-    processors: LogitsProcessorList
-    criteria: StoppingCriteriaList
+    processors: Callable[..., Any]  # a LogitsProcessorList
+    criteria: Callable[..., Any]  # a StoppingCriteriaList
     pad_id: int
 
     def run(self, turns: list[Turn], history: Tensor, cache: KVRows, logits: Tensor) -> None:

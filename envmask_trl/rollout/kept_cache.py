@@ -148,13 +148,15 @@ class KeptCacheSampler:
         """Forward what is new of each context; the order of the rows, their cache and their next logits [R, V]."""
         new = [row for row, context in enumerate(contexts) if self.kept[context.id].home is None]
         old = [row for row, context in enumerate(contexts) if self.kept[context.id].home is not None]
-        parts = []
+        caches, logits = [], []
         if new:
-            parts.append(self.encode_prompts([contexts[row].token_ids for row in new]))
+            cache, next_logits = self.encode_prompts([contexts[row].token_ids for row in new])
+            caches.append(cache)
+            logits.append(next_logits)
         if old:
-            old, cache, logits = self.encode_news(old, contexts)
-            parts.append((cache, logits))
-        caches, logits = zip(*parts, strict=True)
+            old, cache, next_logits = self.encode_news(old, contexts)
+            caches.append(cache)
+            logits.append(next_logits)
         return new + old, KVRows.join(caches), torch.cat(logits)
 
     def encode_prompts(self, prompts: list[tuple[int, ...]]) -> tuple[KVRows, Tensor]:
@@ -228,5 +230,6 @@ def why_not_kept(model: PreTrainedModel) -> str | None:
 
 
 def forward_arguments(model: PreTrainedModel) -> set[str]:
-    base = model.get_base_model() if hasattr(model, "get_base_model") else model  # PEFT's forward takes anything
+    unwrap: Any = getattr(model, "get_base_model", lambda: model)  # PEFT's own forward takes anything
+    base = unwrap()
     return set(inspect.signature(type(base).forward).parameters)  # an instance's may be wrapped

@@ -27,9 +27,7 @@ def chat_format(
         return parser, None
     tokenizer, stop_ids, kwargs = trainer.processing_class, trainer.eos_token_ids, trainer.template_kwargs
     check_template_of(trainer, ignore=FindingKind.UNREADABLE_CALLS if parser is not None else None)
-    parser = parser or TemplateParser(
-        tokenizer, tools=trainer.tools, stop_token_ids=stop_ids, template_kwargs=kwargs
-    )
+    parser = parser or TemplateParser(tokenizer, tools=trainer.tools, stop_token_ids=stop_ids, template_kwargs=kwargs)
     encoder = ObservationEncoder(
         tokenizer,
         tools=trainer.tools,

@@ -6,9 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .shared_prefix import TreeForward
-
 from ..masks import completion_mask_from_env_mask, select
+from .shared_prefix import TreeForward
 
 Batch = dict[str, Any]
 

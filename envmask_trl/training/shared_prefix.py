@@ -83,7 +83,8 @@ class TreeForward:
     """Forwards micro-batches as trees, once the first one has shown the same log-probs as forwarding its rows apart.
 
     Example:
-        TreeForward()(model, input_ids=ids, attention_mask=mask, labels=labels, fused_lm_head=True).log_probs  # [B, T-1]
+        forward = TreeForward()
+        forward(model, input_ids=ids, attention_mask=mask, labels=labels, fused_lm_head=True).log_probs  # [B, T-1]
     """
 
     def __init__(self) -> None:

@@ -9,6 +9,7 @@ fork has a column on each branch.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -75,7 +76,7 @@ def split_into_lanes(rows: Rows, *, attention_at: int) -> list[list[int]]:
     order = sorted(range(len(rows)), key=lambda row: tuple(rows[row]))
     sorted_rows = [np.asarray(rows[row]) for row in order]
     lengths = [len(row) - 1 for row in sorted_rows]
-    shared = [0, *(max(0, common_length(a, b) - 1) for a, b in zip(sorted_rows, sorted_rows[1:], strict=False))]
+    shared = [0, *(max(0, common_length(a, b) - 1) for a, b in pairwise(sorted_rows))]
     whole = sum(length - common for length, common in zip(lengths, shared, strict=True))
     best: tuple[float, list[list[int]]] | None = None
     widest = max(lengths)
