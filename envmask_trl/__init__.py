@@ -37,6 +37,8 @@ _HOME = {
     "save_rollouts": "inspect.records",
     "load_rollouts": "inspect.records",
     "view": "inspect.view",
+    "lint": "inspect.lint.linter",
+    "LintReport": "inspect.lint.report",
     "audit": "inspect.audit",
     "check_template": "inspect.template_check",
     "TemplateVerdict": "inspect.template_verdict",
@@ -51,6 +53,8 @@ if TYPE_CHECKING:
     from .inspect.audit import audit
     from .inspect.audit_report import AuditFailed, AuditReport
     from .inspect.independent_loss import Objective
+    from .inspect.lint.linter import lint
+    from .inspect.lint.report import LintReport
     from .inspect.records import load_rollouts, save_rollouts
     from .inspect.template_check import check_template
     from .inspect.template_verdict import TemplateVerdict

@@ -1,0 +1,1 @@
+"""What is wrong with a data set of conversations, found before it trains anything."""
