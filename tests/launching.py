@@ -1,9 +1,12 @@
 """Starts scripts as a user would, in processes of their own. Knows commands: nothing of what the scripts do."""
 
+import contextlib
 import os
 import subprocess
 import sys
 from pathlib import Path
+
+import psutil
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -42,6 +45,10 @@ def run(*command: str, cwd: Path, launcher: str = "python", timeout_s: float = 1
 
 
 def kill(process: subprocess.Popen[str]) -> None:
-    """SIGKILL to the process and to all that it started."""
+    """SIGKILL to the process and to all that it started, those in sessions of their own included."""
+    started = psutil.Process(process.pid).children(recursive=True)
     os.killpg(process.pid, 9)
     process.wait()
+    for child in started:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            child.kill()

@@ -1,75 +1,106 @@
-"""What is logged about a generation batch. Knows trajectories and sums: no model."""
+"""What is logged about a generation batch. Knows the facts of its rollouts: no trajectories, no tokens, no model.
 
-from collections.abc import Mapping, Sequence
+    env_mask/    env_token_share, turns, cut_observations, control_tokens, drift, plays_environment_share, stop/<reason>
+    tools/       call_frequency, failure_frequency, latency_p50_s, latency_p95_s, malformed_frequency, ...
+    tools/<name>/    call_frequency, failure_frequency, latency_p50_s, latency_p95_s
+
+What has no value has no entry: a tool that was not called has a call_frequency of 0, and neither failures nor a latency.
+"""
+
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
-import torch
+import numpy as np
 
-from ..trajectory import CallStatus, StopReason, Trajectory
+from ..rollout.drift import DriftKind
+from ..trajectory import CallStatus, StopReason
+from .row_facts import CallFacts, RowFacts
 
 if TYPE_CHECKING:
-    from ._trl import HookedGRPOTrainer
+    from .trainer import EnvMaskGRPOTrainer
+
+NOT_A_TOOL = (CallStatus.UNKNOWN_TOOL, CallStatus.MALFORMED)  # such a call has no tool that it could be counted for
 
 
-def log_rollout_metrics(
-    trainer: "HookedGRPOTrainer", trajectories: Sequence[Trajectory], columns: Mapping[str, list]
-) -> None:
-    """Log over all processes: TRL's own completion and tool metrics, and those of the mask under `env_mask/`."""
-    device = trainer.accelerator.device
-    lengths = torch.tensor([sum(mask) for mask in columns["env_mask"]], device=device)
-    unfinished = torch.tensor(columns["unfinished"], device=device)
-    lengths, unfinished = trainer.accelerator.gather(lengths), trainer.accelerator.gather(unfinished)
-    finished_lengths = lengths[~unfinished] if (~unfinished).any() else lengths.new_zeros(1)
-    for name, values in (("", lengths), ("terminated_", finished_lengths)):
-        trainer.log_value(f"completions/mean_{name}length", values.float().mean().item())
-        trainer.log_value(f"completions/min_{name}length", values.min().item())
-        trainer.log_value(f"completions/max_{name}length", values.max().item())
-    trainer.log_value("completions/clipped_ratio", unfinished.float().mean().item())
-    totals = count(trajectories, columns)
-    summed = trainer.sum_over_processes(torch.tensor(list(totals.values()), dtype=torch.float64, device=device))
-    totals = dict(zip(totals, summed.tolist(), strict=True))
+def log_rollout_metrics(trainer: "EnvMaskGRPOTrainer", facts: Sequence[RowFacts]) -> None:
+    """Log TRL's completion and tool metrics, and those of the mask and of each tool.
+
+    Args:
+        facts: of all rollouts of all processes, so that nothing is left to be gathered.
+    """
     if trainer.model.training:
-        trainer.state.num_input_tokens_seen += int(totals["prompt_tokens"] + totals["trained_tokens"])
+        seen = sum(row.prompt_tokens + row.trained_tokens for row in facts)
+        trainer.state.num_input_tokens_seen += seen
     trainer.log_value("num_tokens", trainer.state.num_input_tokens_seen)
-    for name, value in shares(totals).items():
+    kinds = list(DriftKind) if trainer.args.observation_mode == "diff" else ()
+    values = {
+        **length_metrics(facts),
+        **mask_metrics(facts, drift_kinds=kinds),
+        **tool_metrics(facts, tool_names={tool.__name__ for tool in trainer.tools}),
+    }
+    for name, value in values.items():
         trainer.log_value(name, value)
 
 
-def count(trajectories: Sequence[Trajectory], columns: Mapping[str, list]) -> dict[str, float]:
-    """Sums over the rows of this process, under the same names on every process."""
-    results = [result for trajectory in trajectories for result in trajectory.tool_results]
-    statuses = {f"status/{status}": sum(r.status is status for r in results) for status in CallStatus}
-    reasons = {f"stop/{reason}": sum(t.stop_reason is reason for t in trajectories) for reason in StopReason}
+def length_metrics(facts: Sequence[RowFacts]) -> dict[str, float]:
+    """TRL's metrics of completions, in trained tokens; a rollout counts as clipped if it was ended from outside."""
+    lengths = [row.trained_tokens for row in facts]
+    finished = [row.trained_tokens for row in facts if not row.unfinished] or [0]
     return {
-        "rows": len(trajectories),
-        "prompt_tokens": sum(map(len, columns["prompt_ids"])),
-        "completion_tokens": sum(map(len, columns["completion_ids"])),
-        "trained_tokens": sum(map(sum, columns["env_mask"])),
-        "turns": sum(t.num_turns for t in trajectories),
-        "calls": len(results),
-        "latency_s": sum(result.latency_s for result in results),
-        "cut_observations": sum(t.cut_observations for t in trajectories),
-        "control_tokens": sum(t.control_tokens for t in trajectories),
-        "drift": sum(len(t.drift) for t in trajectories),
-        **statuses,
-        **reasons,
+        "completions/mean_length": float(np.mean(lengths)),
+        "completions/min_length": min(lengths),
+        "completions/max_length": max(lengths),
+        "completions/mean_terminated_length": float(np.mean(finished)),
+        "completions/min_terminated_length": min(finished),
+        "completions/max_terminated_length": max(finished),
+        "completions/clipped_ratio": sum(row.unfinished for row in facts) / len(facts),
     }
 
 
-def shares(totals: Mapping[str, float]) -> dict[str, float]:
-    """The logged values, from sums over all processes."""
-    rows, calls = totals["rows"], totals["calls"]
-    never_run = ("unknown_tool", "bad_arguments", "malformed")
+def mask_metrics(facts: Sequence[RowFacts], *, drift_kinds: Collection[DriftKind] = ()) -> dict[str, float]:
+    """Means per rollout, and shares of all tokens or rollouts.
+
+    Args:
+        drift_kinds: kinds of `Trajectory.drift` that are logged one by one, besides their sum.
+    """
+    rows = len(facts)
+    trained, tokens = sum(row.trained_tokens for row in facts), sum(row.completion_tokens for row in facts)
     return {
-        "env_mask/env_token_share": 1 - totals["trained_tokens"] / max(totals["completion_tokens"], 1),
-        "env_mask/turns": totals["turns"] / rows,
-        "env_mask/cut_observations": totals["cut_observations"] / rows,
-        "env_mask/control_tokens": totals["control_tokens"] / rows,
-        "env_mask/drift": totals["drift"] / rows,
-        **{f"env_mask/stop/{reason}": totals[f"stop/{reason}"] / rows for reason in StopReason},
-        "tools/call_frequency": calls / rows,
-        "tools/failure_frequency": (calls - totals["status/ok"]) / max(calls, 1),
-        "tools/mean_latency_s": totals["latency_s"] / max(calls, 1),
-        **{f"tools/{status}_frequency": totals[f"status/{status}"] / max(calls, 1) for status in never_run},
-        "tools/timeout_frequency": totals["status/timeout"] / max(calls, 1),
+        "env_mask/env_token_share": 1 - trained / max(tokens, 1),
+        "env_mask/turns": sum(row.turns for row in facts) / rows,
+        "env_mask/cut_observations": sum(row.cut_observations for row in facts) / rows,
+        "env_mask/control_tokens": sum(row.control_tokens for row in facts) / rows,
+        "env_mask/plays_environment_share": sum(row.plays_environment for row in facts) / rows,
+        "env_mask/drift": sum(len(row.drift) for row in facts) / rows,
+        **{f"env_mask/drift/{kind}": sum(row.drift.count(kind) for row in facts) / rows for kind in drift_kinds},
+        **{f"env_mask/stop/{reason}": sum(row.stop_reason is reason for row in facts) / rows for reason in StopReason},
     }
+
+
+def tool_metrics(facts: Sequence[RowFacts], *, tool_names: Collection[str]) -> dict[str, float]:
+    """Calls per rollout, shares of calls, and seconds, of all calls and of each tool."""
+    calls = [call for row in facts for call in row.calls]
+    by_tool: dict[str, list[CallFacts]] = {name: [] for name in sorted(tool_names)}
+    for call in calls:
+        if call.status not in NOT_A_TOOL:
+            by_tool.setdefault(call.name, []).append(call)
+    metrics = call_metrics("tools", calls, len(facts))
+    for status in (*NOT_A_TOOL, CallStatus.BAD_ARGUMENTS, CallStatus.TIMEOUT):
+        metrics[f"tools/{status}_frequency"] = sum(call.status is status for call in calls) / max(len(calls), 1)
+    metrics.setdefault("tools/failure_frequency", 0.0)  # TRL logs one in any case
+    for name, own in by_tool.items():
+        metrics |= call_metrics(f"tools/{name}", own, len(facts))
+    return metrics
+
+
+def call_metrics(prefix: str, calls: Sequence[CallFacts], rows: int) -> dict[str, float]:
+    """Of some calls; latencies are those of calls that were run, given up ones included."""
+    metrics = {f"{prefix}/call_frequency": len(calls) / rows}
+    if calls:
+        failures = sum(call.status is not CallStatus.OK for call in calls)
+        metrics[f"{prefix}/failure_frequency"] = failures / len(calls)
+    latencies_s = [call.latency_s for call in calls if call.latency_s > 0]
+    if latencies_s:
+        for percent in (50, 95):
+            metrics[f"{prefix}/latency_p{percent}_s"] = float(np.percentile(latencies_s, percent))
+    return metrics

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from envmask_trl import RolloutLimits, Trajectory, TransformersSampler, run_rollouts
+from envmask_trl import KeptCacheSampler, RolloutLimits, Trajectory, run_rollouts
 
 from .tasks import is_answer
 
 OUTCOMES = ("right", "guess", "malformed", "mistaken", "unfinished")
-MAX_TURN_TOKENS = 32  # the longest turn that is needed has 16
+MAX_TURN_TOKENS = 32  # the longest turn that is needed has 18
 MAX_CALLS = 4  # one more than the hardest question needs
 MAX_MALFORMED_CALLS = 1  # then the rollout is given up
 MAX_COMPLETION_LENGTH = 320  # three calls, two weather reports and an answer have about 160
@@ -51,7 +51,7 @@ def play(
     trajectories = run_rollouts(
         [row["prompt"] for row in rows],
         tokenizer=tokenizer,
-        sampler=TransformersSampler(model, tokenizer, temperature=1.0, do_sample=not greedy),
+        sampler=KeptCacheSampler(model, tokenizer, temperature=1.0, do_sample=not greedy),
         tools=tools,
         limits=RolloutLimits(
             max_completion_length=MAX_COMPLETION_LENGTH,

@@ -22,17 +22,17 @@ from envmask_trl import view
 from ..models import quickstart_model
 from .demonstrations import tokenizer_texts, write_demonstrations
 from .evaluate import play
-from .reinforce import PROMPTS_PER_STEP, reinforce
+from .reinforce import reinforce
 from .report import PHASES, numbers, peak_memory_gib, table, what_grpo_changed, write_report
 from .tasks import correct_answer, make_rows, make_tools, needed_calls
 from .tokenizer import train_tokenizer
 from .warm_start import BATCH_SIZE, warm_start
 
 SIZES = {  # steps of each part, and held-out questions of each number of calls
-    "full": {"tidy_steps": 650, "mixed_steps": 200, "grpo_steps": 70, "held_out": 64},
+    "full": {"tidy_steps": 700, "mixed_steps": 130, "grpo_steps": 100, "held_out": 64},
     "quick": {"tidy_steps": 6, "mixed_steps": 3, "grpo_steps": 2, "held_out": 4},
 }
-GRPO_SHARES = {0: 0.15, 1: 0.2, 2: 0.25, 3: 0.4}  # of GRPO's questions, by calls
+QUESTIONS_PER_STEP = {0: 1, 1: 2, 2: 2, 3: 3}  # of GRPO, by calls: the same in each step, so that steps can be compared
 
 
 def main(output_dir: Path, *, seed: int, quick: bool) -> dict:
@@ -43,7 +43,7 @@ def main(output_dir: Path, *, seed: int, quick: bool) -> dict:
     seconds: dict[str, float] = {}
     days = {"training": f"training {seed}", "test": f"test {seed}"}
     held_out = make_rows(dict.fromkeys(range(4), size["held_out"]), day=days["test"], seed=seed)
-    results = {}
+    results: dict[str, dict] = {}
 
     def evaluate(phase: str) -> list:
         results[phase], trajectories = {}, []
@@ -71,10 +71,11 @@ def main(output_dir: Path, *, seed: int, quick: bool) -> dict:
         warm_start(model, tokenizer, rows, tools=training_tools, decay_from=decay_from)
     save(model, tokenizer, output_dir / "sft")
     evaluate(PHASES[1])
-    questions = size["grpo_steps"] * PROMPTS_PER_STEP
-    counts = {calls: round(share * questions) for calls, share in GRPO_SHARES.items()}
-    counts[max(counts)] += questions - sum(counts.values())  # what rounding left
-    tasks = make_rows(counts, day=days["training"], seed=seed)
+    tasks = [
+        row
+        for step in range(size["grpo_steps"])
+        for row in make_rows(QUESTIONS_PER_STEP, day=days["training"], seed=f"{seed}/{step}")
+    ]
     (output_dir / "tasks.jsonl").write_text("".join(json.dumps(row) + "\n" for row in tasks), encoding="utf-8")
     with timed("GRPO", seconds):
         rewards = reinforce(
@@ -83,6 +84,7 @@ def main(output_dir: Path, *, seed: int, quick: bool) -> dict:
             tasks,
             tools=training_tools,
             rewards=[correct_answer, needed_calls],
+            prompts_per_step=sum(QUESTIONS_PER_STEP.values()),
             output_dir=output_dir,
             seed=seed,
         )

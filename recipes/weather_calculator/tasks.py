@@ -1,12 +1,12 @@
 """The world: two tools, questions that need none to three calls of them, and the reward. Knows no model and no tokens.
 
-calls  question                                               what has to be done
-0      Oslo has 27. How warm is Oslo?                         read the question
-1      How warm is Oslo?                                      weather
-1      How much warmer than 13 is 27?                         calculator
-2      How warm are Oslo and Lima?                            weather, weather
-2      How much warmer than 13 is Oslo?                       weather, calculator
-3      How much warmer than Oslo is Lima, doubled?            weather, weather, calculator
+calls  question                                      what has to be done
+0      Oslo has 27. How warm is Oslo?                read the question
+1      How warm is Oslo?                             weather
+1      How much warmer is 27 than 13, doubled?       calculator
+2      How warm are Oslo and Lima?                   weather, weather
+2      How much warmer is Oslo than 13?              weather, calculator
+3      How much warmer is Oslo than Lima, doubled?   weather, weather, calculator
 """
 
 import ast
@@ -14,7 +14,7 @@ import json
 import operator
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 CITIES = (
     *("Accra", "Athens", "Berlin", "Bern", "Bogota", "Boston", "Cairo", "Dakar", "Delhi"),
@@ -32,25 +32,35 @@ class Task:
     """A question with its answer.
 
     Example:
-        Task(question="How much warmer than 13 is Oslo?", answer="14", cities=("Oslo",), expression="{Oslo}-13")
+        Task("How much warmer is Oslo than 13?", "14", cities=("Oslo",), expression="{Oslo}-13")
     """
 
     question: str
     answer: str
     cities: tuple[str, ...]  # whose weather has to be asked for, in the order of the question
-    expression: str | None  # what has to be computed, with the cities in braces; None where nothing is
+    expression: str | None  # what has to be computed then, with the cities in braces; None where nothing is
 
     @property
     def calls(self) -> int:
         return len(self.cities) + (self.expression is not None)
 
+    def written(self, day: str) -> str:
+        """The expression with the temperatures of a day."""
+        assert self.expression is not None
+        return self.expression.format(**{city: temperature(city, day) for city in self.cities})
+
     def needed(self, day: str) -> list[str]:
         """The calls that lead to the answer, as `written_call` writes them."""
-        temperatures = {city: temperature(city, day) for city in self.cities}
         calls = [written_call("weather", {"city": city}) for city in self.cities]
         if self.expression is not None:
-            calls.append(written_call("calculator", {"expression": self.expression.format(**temperatures)}))
+            calls.append(written_call("calculator", {"expression": self.written(day)}))
         return calls
+
+    def conclusion(self, day: str) -> str:
+        """What the calls lead to, right or not."""
+        if self.expression is not None:
+            return str(calculate(self.written(day)))
+        return " and ".join(str(temperature(city, day)) for city in self.cities) or self.answer
 
 
 def weather_report(city: str, day: str, *, irrelevant: int = len(FIELDS)) -> dict[str, object]:
@@ -118,36 +128,39 @@ def make_tools(day: str) -> list[Callable]:
 def make_task(calls: int, *, day: str, rng: random.Random) -> Task:
     """A random question that needs `calls` calls."""
     first, second = rng.sample(CITIES, 2)
-    low, high = str(rng.randint(10, 39)), str(rng.randint(10, 39))
+    one, other = str(rng.randint(10, 39)), str(rng.randint(10, 39))
     match calls:
         case 0:
-            return Task(f"{first} has {low}. How warm is {first}?", low, (), None)
+            return Task(f"{first} has {one}. How warm is {first}?", one, (), None)
         case 1 if rng.random() < 0.5:
-            return Task(f"How warm is {first}?", str(temperature(first, day)), (first,), None)
+            return _temperatures(first, day=day)
         case 1:
-            return _difference(low, high, day=day, rng=rng)
+            return _difference(one, other, day=day, rng=rng)
         case 2 if rng.random() < 0.5:
-            answer = f"{temperature(first, day)} and {temperature(second, day)}"
-            return Task(f"How warm are {first} and {second}?", answer, (first, second), None)
+            return _temperatures(first, second, day=day)
         case 2:
-            return _difference(*rng.choice([(first, low), (low, first)]), day=day, rng=rng)
+            return _difference(*rng.choice([(first, one), (one, first)]), day=day, rng=rng)
         case 3:
             return _difference(first, second, day=day, rng=rng)
     raise ValueError(f"questions need 0 to 3 calls, not {calls}")
 
 
-def _difference(low: str, high: str, *, day: str, rng: random.Random) -> Task:
-    """How much warmer than `low` is `high`? Each is a city or a number; half of the time the answer is doubled."""
+def _temperatures(*cities: str, day: str) -> Task:
+    task = Task(f"How warm {'is' if len(cities) == 1 else 'are'} {' and '.join(cities)}?", "", cities, None)
+    return replace(task, answer=task.conclusion(day))
+
+
+def _difference(one: str, other: str, *, day: str, rng: random.Random) -> Task:
+    """How much warmer is `one` than `other`? Each is a city or a number; half of the time the answer is doubled."""
     doubled = rng.random() < 0.5
-    cities = tuple(place for place in (low, high) if place in CITIES)
-    low_slot, high_slot = (f"{{{place}}}" if place in cities else place for place in (low, high))
-    expression = f"({high_slot}-{low_slot})*2" if doubled else f"{high_slot}-{low_slot}"
-    answer = calculate(expression.format(**{city: temperature(city, day) for city in cities}))
-    question = f"How much warmer than {low} is {high}{', doubled' if doubled else ''}?"
-    return Task(question, str(answer), cities, expression)
+    cities = tuple(place for place in (one, other) if place in CITIES)
+    difference = "-".join(f"{{{place}}}" if place in cities else place for place in (one, other))
+    question = f"How much warmer is {one} than {other}{', doubled' if doubled else ''}?"
+    task = Task(question, "", cities, f"({difference})*2" if doubled else difference)
+    return replace(task, answer=task.conclusion(day))
 
 
-def make_rows(counts: dict[int, int], *, day: str, seed: int) -> list[dict[str, object]]:
+def make_rows(counts: dict[int, int], *, day: str, seed: int | str) -> list[dict[str, object]]:
     """Dataset rows, `counts[calls]` of each sort, shuffled.
 
     Example:

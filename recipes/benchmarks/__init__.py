@@ -1,0 +1,1 @@
+"""How much faster than TRL's own loop, with the same numbers: see `python -m recipes.benchmarks --help`."""

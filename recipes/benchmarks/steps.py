@@ -1,0 +1,150 @@
+"""Training steps of both sides in turn, and what of them is compared. Knows workloads: no files, no plots."""
+
+from collections.abc import Callable
+from statistics import median
+from typing import Any
+
+from .quickstart_workload import make_quickstart_workload
+from .results import Figure, Result, lines, ratio, same_step
+from .trainers import SIDES, Step, make_trainer, run_step
+from .workloads import GROUP, Size, Workload, finished_rows, make_workload
+
+Steps = dict[str, list[Step]]
+GREEDY = {"generation_kwargs": {"do_sample": False, "top_k": None}}
+BASE = Size()
+LONG = Size(prompt_tokens=1_500, turns=4, model="vocabulary", micro_batch=8, letters=(4, 40))
+SLOW_TOOLS = Size(turns=4, prompt_tokens=100, model="tiny", latency_s=0.2, letters=(2, 8))
+MANY_TURNS = Size(rollouts=16, turns=32, micro_batch=16, letters=(16, 24), model="tiny")
+QUICK = Size(rollouts=GROUP, turns=2, prompt_tokens=60, model="toy", micro_batch=GROUP, letters=(2, 5))
+
+
+def alternate(workload: Workload, *, repeats: int, rollout_func: Callable[..., Any] | None = None) -> Steps:
+    """`repeats` steps of each side, one after the other, after one of each that is not counted."""
+    trainers = {side: make_trainer(side, workload, rollout_func=rollout_func, **GREEDY) for side in SIDES}
+    steps: Steps = {side: [] for side in SIDES}
+    for _ in range(repeats + 1):
+        for side in SIDES:
+            if steps[side]:  # only the latest is compared: forget the others' tensors
+                steps[side][-1].gradients, steps[side][-1].micro_batches = {}, []
+            steps[side].append(run_step(trainers[side], workload))
+    return {side: taken[1:] for side, taken in steps.items()}
+
+
+def medians(steps: Steps, name: str) -> tuple[float, float]:
+    theirs, ours = (median(getattr(step, name) for step in steps[side]) for side in SIDES)
+    return theirs, ours
+
+
+def latest_checks(steps: Steps) -> list:
+    return same_step(steps["trl"][-1], steps["ours"][-1])
+
+
+def described(workload: Workload) -> dict[str, Any]:
+    """The sizes of a workload as they came out."""
+    rows = finished_rows(workload)
+    return {
+        "model": workload.model,
+        "rollouts": workload.rollouts,
+        "turns": workload.turns,
+        "micro_batch": workload.micro_batch,
+        "mean_prompt_tokens": sum(map(len, rows["prompt_ids"])) / workload.rollouts,
+        "mean_completion_tokens": sum(map(len, rows["completion_ids"])) / workload.rollouts,
+        "model_token_share": sum(map(sum, rows["env_mask"])) / sum(map(len, rows["env_mask"])),
+    }
+
+
+def loss_figures(steps: Steps, *, bar: float | None) -> list[Figure]:
+    tokens = ratio("tokens forwarded for the loss", *medians(steps, "loss_tokens"))
+    loss = ratio("forward + backward of the loss", *medians(steps, "loss_s"), bar=bar)
+    return [loss, tokens, Figure("ratio of the loss / ratio of its tokens", loss.value / tokens.value, "", bar=0.8)]
+
+
+def quickstart_step(*, quick: bool, repeats: int) -> Result:
+    """(a) The quickstart's whole training step."""
+    workload = make_quickstart_workload({0: 1, 2: 1}) if quick else make_quickstart_workload()
+    steps = alternate(workload, repeats=repeats)
+    figures = [
+        ratio("whole training step", *medians(steps, "seconds"), bar=2.0),
+        ratio("rollouts", *medians(steps, "rollout_s")),
+        *loss_figures(steps, bar=None)[:2],
+    ]
+    return Result("a", "the quickstart's step", figures, latest_checks(steps), workload=described(workload))
+
+
+def tools_step(*, quick: bool, repeats: int) -> Result:
+    """(b) A step with a tools prompt: whole, rollouts only, loss only."""
+    workload = make_workload(QUICK if quick else BASE)
+    steps = alternate(workload, repeats=repeats)
+    figures = [
+        ratio("whole training step", *medians(steps, "seconds"), bar=3.0),
+        ratio("rollouts only", *medians(steps, "rollout_s"), bar=3.0),
+        *loss_figures(steps, bar=2.0),
+    ]
+    return Result("b", "tools prompt, 6 turns", figures, latest_checks(steps), workload=described(workload))
+
+
+def long_loss(*, quick: bool, repeats: int) -> Result:
+    """(c) The loss with a long prompt and a large vocabulary; the rollouts are given."""
+    workload = make_workload(QUICK if quick else LONG)
+    steps = alternate(workload, repeats=repeats, rollout_func=given(workload))
+    figures = loss_figures(steps, bar=5.0)
+    return Result("c", "long prompt, large vocabulary", figures, latest_checks(steps), workload=described(workload))
+
+
+def given(workload: Workload) -> Callable[..., dict[str, Any]]:
+    """A `rollout_func` that plays nothing: every call gets the workload's finished rows."""
+
+    def rollouts(prompts: list, trainer: Any) -> dict[str, Any]:
+        return finished_rows(workload) | {"logprobs": None}
+
+    return rollouts
+
+
+def slow_tools(*, quick: bool, repeats: int) -> Result:
+    """(d) Seconds in which a tool ran: 3 rounds of calls."""
+    size = QUICK.smaller(turns=3, latency_s=0.02) if quick else SLOW_TOOLS
+    workload = make_workload(size)
+    steps = alternate(workload, repeats=repeats)
+    theirs, ours = medians(steps, "tool_s")
+    figures = [
+        Figure("time in tools", ours, "s", theirs, ours, bar=2 * size.latency_s * (size.turns - 1), at_most=True),
+        ratio("time in tools", theirs, ours),
+    ]
+    return Result("d", "slow tools", figures, latest_checks(steps), workload=described(workload))
+
+
+def many_turns(*, quick: bool, repeats: int) -> Result:
+    """(e) The time of turn t against t."""
+    workload = make_workload(QUICK.smaller(turns=4) if quick else MANY_TURNS)
+    steps = alternate(workload, repeats=repeats)
+    turn_s = {
+        side: [median(times) for times in zip(*(step.turn_s for step in steps[side]), strict=True)] for side in SIDES
+    }
+    growth = {side: times[-1] / times[1] for side, times in turn_s.items()}
+    name = f"time of turn {workload.turns} / time of turn 2"
+    figures = [Figure(name, growth["ours"], "x", growth["trl"], growth["ours"], bar=1.5, at_most=True)]
+    series = {side: lines(list(enumerate(times, start=1))) for side, times in turn_s.items()}
+    return Result("e", "time of turn t", figures, latest_checks(steps), series, described(workload))
+
+
+def growth(*, quick: bool, repeats: int) -> Result:
+    """(h) Whole steps over the number of rollouts, of turns, and the length of the prompt."""
+    base = QUICK if quick else Size(rollouts=16, turns=4, model="tiny", micro_batch=16, letters=(8, 24))
+    points = {
+        "rollouts": (8, 16) if quick else (16, 64, 256),
+        "turns": (1, 2) if quick else (1, 4, 16, 32),
+        "prompt_tokens": (60, 90) if quick else (100, 300, 1_000, 3_000),
+    }
+    figures, checks, series = [], [], {}
+    for name, values in points.items():
+        found: dict[str, list[tuple[float, float]]] = {side: [] for side in SIDES}
+        for value in values:
+            size = base.smaller(**{name: value})
+            steps = alternate(make_workload(size.smaller(micro_batch=size.rollouts)), repeats=repeats)
+            seconds = medians(steps, "seconds")
+            for side, taken in zip(SIDES, seconds, strict=True):
+                found[side].append((value, taken))
+            figures.append(ratio(f"whole step, {name} {value}", *seconds))
+            checks += latest_checks(steps)
+        series |= {f"{name}, {side}": lines(points) for side, points in found.items()}
+    return Result("h", "growth", figures, checks, series)

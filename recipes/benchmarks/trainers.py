@@ -1,0 +1,176 @@
+"""Both trainers over one workload, and what one training step of each took and gave. Knows TRL and this library.
+
+The one private name of TRL here is `_generate`, the rollout phase of a step; it is timed, not changed.
+"""
+
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from datasets import Dataset
+from torch import Tensor
+from transformers import PrinterCallback, TrainerCallback, set_seed
+from trl import GRPOConfig, GRPOTrainer
+
+from envmask_trl import EnvMaskGRPOConfig, EnvMaskGRPOTrainer
+
+from .models import make_policy
+from .policy import ScriptedCalls
+from .workloads import GROUP, Workload
+
+SIDES = ("trl", "ours")
+ROOM = 8_000  # tokens of a completion: more than any script has
+
+
+@dataclass(slots=True)
+class Step:
+    """One training step: seconds of its parts, and what came of it.
+
+    Example:
+        Step(seconds=9.1, rollout_s=5.0, loss_s=3.9, loss=0.02, gradients={...}, rows={...})
+    """
+
+    seconds: float = 0.0
+    rollout_s: float = 0.0
+    loss_s: float = 0.0  # forward and backward
+    loss_tokens: int = 0  # that the layers of the model are given for the loss, padding included
+    loss: float = 0.0
+    tool_s: float = 0.0  # in which at least one tool ran
+    turn_s: list[float] = field(default_factory=list)  # of each `generate` call
+    gradients: dict[str, Tensor] = field(default_factory=dict)
+    rows: set[tuple[tuple[int, ...], ...]] = field(default_factory=set)  # prompt, completion, env_mask of each rollout
+    micro_batches: list[dict[str, Any]] = field(default_factory=list)
+
+
+class Measured:
+    """Mixed into a trainer: writes the latest step down."""
+
+    latest: Step
+    loss_began = 0.0
+    in_loss = False
+
+    def _generate(self, prompts: list) -> tuple:
+        start = time.perf_counter()
+        output = super()._generate(prompts)  # type: ignore[misc]
+        self.latest.rollout_s += time.perf_counter() - start
+        return output
+
+    def compute_loss(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+        self.latest.micro_batches.append(dict(inputs))
+        self.loss_began, self.in_loss = time.perf_counter(), True
+        try:
+            return super().compute_loss(model, inputs, *args, **kwargs)  # type: ignore[misc]
+        finally:
+            self.in_loss = False
+
+    def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
+        loss = super().training_step(*args, **kwargs)  # type: ignore[misc]
+        self.latest.loss_s += time.perf_counter() - self.loss_began
+        self.latest.loss += loss.item()
+        return loss
+
+
+    def count_tokens(self, layers: Any, args: Any, kwargs: dict[str, Any]) -> None:
+        """A hook before the model's layers."""
+        if self.in_loss:
+            self.latest.loss_tokens += kwargs["input_ids"].numel()
+
+
+class TheirTrainer(Measured, GRPOTrainer):
+    """TRL's own."""
+
+
+class OurTrainer(Measured, EnvMaskGRPOTrainer):
+    """This library's."""
+
+
+class StepClock(TrainerCallback):
+    """The wall time of a step, from before its rollouts to after the optimizer; and its gradients."""
+
+    def __init__(self, trainer: Any) -> None:
+        self.trainer, self.start = trainer, 0.0
+
+    def on_step_begin(self, *args: Any, **kwargs: Any) -> None:
+        self.start = time.perf_counter()
+
+    def on_pre_optimizer_step(self, *args: Any, model: Any = None, **kwargs: Any) -> None:
+        paused = time.perf_counter()
+        self.trainer.latest.gradients = {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
+        self.start += time.perf_counter() - paused
+
+    def on_step_end(self, *args: Any, **kwargs: Any) -> None:
+        self.trainer.latest.seconds = time.perf_counter() - self.start
+
+
+def reward(completion_ids: list[list[int]], **_: Any) -> list[float]:
+    """Differs within a group and depends on every token."""
+    return [sum(ids) % 11 / 10 for ids in completion_ids]
+
+
+def make_trainer(
+    side: str, workload: Workload, *, rollout_func: Callable[..., Any] | None = None, **options: Any
+) -> Any:
+    """TRL's trainer or ours with the same weights, options and data; the learning rate is 0, so all steps are alike."""
+    trainer_class, config_class = (TheirTrainer, GRPOConfig) if side == "trl" else (OurTrainer, EnvMaskGRPOConfig)
+    folder = tempfile.mkdtemp(prefix="envmask-benchmark-")
+    config = config_class(
+        output_dir=folder,
+        per_device_train_batch_size=workload.micro_batch,
+        gradient_accumulation_steps=workload.rollouts // workload.micro_batch,
+        num_generations=GROUP,
+        max_completion_length=ROOM,
+        max_tool_calling_iterations=workload.turns,
+        learning_rate=0.0,
+        max_steps=1,
+        shuffle_dataset=False,
+        gradient_checkpointing=False,
+        bf16=False,
+        use_cpu=True,
+        disable_tqdm=True,
+        save_strategy="no",
+        report_to="none",
+        **options,
+    )
+    trainer = trainer_class(
+        make_policy(workload.model, workload.tokenizer, workload.script),
+        reward,
+        args=config,
+        train_dataset=Dataset.from_list([{"prompt": prompt} for prompt in workload.prompts]),
+        processing_class=workload.tokenizer,
+        tools=None if rollout_func else workload.tools,
+        rollout_func=rollout_func,
+    )
+    trainer.remove_callback(PrinterCallback)
+    trainer.add_callback(StepClock(trainer))
+    trainer.model.model.register_forward_pre_hook(trainer.count_tokens, with_kwargs=True)
+    return trainer
+
+
+def run_step(trainer: Any, workload: Workload) -> Step:
+    """Run one training step and return what it took and gave."""
+    set_seed(0)
+    workload.calls.clear()
+    trainer.model.calls = ScriptedCalls()
+    trainer.latest = step = Step()
+    trainer.train()
+    step.tool_s, step.turn_s = workload.busy_s, trainer.model.calls.seconds
+    step.rows = {row for batch in step.micro_batches for row in rows_of(batch)}
+    return step
+
+
+def rows_of(batch: dict[str, Any]) -> list[tuple[tuple[int, ...], ...]]:
+    """Prompt, completion and env_mask of each row, without padding."""
+    columns = zip(
+        batch["prompt_ids"],
+        batch["prompt_mask"].bool(),
+        batch["completion_ids"],
+        batch["completion_mask"].bool(),
+        batch["tool_mask"],
+        strict=True,
+    )
+    return [
+        (tuple(prompt[p].tolist()), tuple(completion[c].tolist()), tuple(mask[c].tolist()))
+        for prompt, p, completion, c, mask in columns
+    ]
