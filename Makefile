@@ -10,7 +10,7 @@ quickstart: $(VENV)/installed  ## train a tool agent from nothing, with a report
 	$(RUN) -m recipes.weather_calculator.quickstart --output-dir runs/quickstart --seed $(SEED)
 
 test: $(VENV)/installed  ## all tests but those of vLLM
-	$(RUN) -m pytest -q
+	$(RUN) -m pytest -q -n 2 --dist loadfile
 
 check: $(VENV)/installed  ## lint and types
 	$(RUN) -m ruff check .

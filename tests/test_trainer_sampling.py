@@ -6,6 +6,7 @@ from transformers import MistralConfig, MistralForCausalLM, TrainerCallback
 
 from envmask_trl import EnvMaskGRPOConfig, EnvMaskGRPOTrainer, KeptCacheSampler, load_rollouts
 from envmask_trl.training import sampling
+from envmask_trl.training.rows import once_per_run
 from envmask_trl.training.sampling import open_sampler
 from envmask_trl.training.trl_sampler import TRLSampler
 
@@ -100,3 +101,13 @@ def test_kept_caches_that_cannot_be_had_are_refused_before_work_starts(options, 
 def test_an_unknown_sampler_is_named(tmp_path):
     with pytest.raises(ValueError, match="sampler is 'fast', expected one of 'auto', 'kept_cache', 'trl'"):
         EnvMaskGRPOConfig(output_dir=str(tmp_path), sampler="fast", bf16=False)
+
+
+def test_a_prompt_is_encoded_once_for_its_group_and_each_member_gets_its_own(tmp_path):
+    asked = []
+
+    def encode(prompts):
+        asked.extend(prompts)
+        return [[ord(prompt)] for prompt in prompts]
+
+    assert once_per_run(encode, ["a", "a", "b", "a"]) == [[97], [97], [98], [97]] and asked == ["a", "b", "a"]

@@ -1,7 +1,9 @@
 """From the text of a turn to what the model meant by it. Knows text: no tokens, no tools, nothing is run here."""
 
 from collections.abc import Callable, Collection
+from copy import deepcopy
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Literal
 
 from transformers import PreTrainedTokenizerBase
@@ -35,6 +37,7 @@ class ParsedTurn:
             )
 
 
+REMEMBERED = 1024  # turns whose reading is kept
 TurnParser = Callable[[str], ParsedTurn]  # anything that reads the decoded turn, control tokens included
 
 
@@ -65,8 +68,12 @@ class TemplateParser:
         self.tools = tools
         self.stop_texts = [str(tokenizer.decode([token_id])) for token_id in sorted(stop_token_ids)]
         self.response_template, self.opening = find_response_template(tokenizer, tools, template_kwargs or {})
+        self.read_once = lru_cache(maxsize=REMEMBERED)(self.read)
 
     def __call__(self, text: str) -> ParsedTurn:
+        return deepcopy(self.read_once(text))  # members of a group often say the same; each gets arguments of its own
+
+    def read(self, text: str) -> ParsedTurn:
         try:
             message = self.tokenizer.parse_response(
                 text, schema=self.response_template, prefix=self.opening, tools=self.tools

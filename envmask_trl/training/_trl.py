@@ -19,6 +19,7 @@ from trl.trainer import grpo_trainer, utils
 from ..rollout.environments import NOT_TOOLS
 from .loss_inputs import Batch, ScoredModel
 from .processes import AcrossProcesses
+from .rows import once_per_run
 from .shared_prefix import TreeForward
 
 HOOKS = (  # private methods of GRPOTrainer that are overridden or called here
@@ -213,28 +214,9 @@ class HookedGRPOTrainer(AcrossProcesses, GRPOTrainer):
         ):
             yield model
 
-    @property
-    def sampling_options(self) -> dict[str, Any]:
-        """Fields of `GenerationConfig` that say how a token is sampled."""
-        apart = ("max_new_tokens", "cache_implementation", "eos_token_id")
-        return {name: value for name, value in self.generation_kwargs.items() if name not in apart}
-
-    @property
-    def engine_name(self) -> str:
-        if self.use_vllm:
-            return "vLLM"
-        return "continuous batching" if self.use_transformers_continuous_batching else "generate"
-
-    def why_not_local(self) -> str | None:
-        """Why this process cannot run the model by itself; None if it can."""
-        if self.accelerator.distributed_type in SHARDING:
-            return f"the weights may be spread over processes ({self.accelerator.distributed_type.value})"
-        if self.generation_kwargs.get("cache_implementation") not in (None, "dynamic"):
-            return f"cache_implementation is {self.generation_kwargs['cache_implementation']!r}"
-        return None
-
     def tokenize_prompts(self, prompts: list) -> list[list[int]]:
-        return self._tokenize_prompts(prompts)[0]
+        encode = lambda some: self._tokenize_prompts(some)[0]  # noqa: E731
+        return encode(prompts) if self.environments else once_per_run(encode, prompts)
 
     @property
     def standalone_tools(self) -> list[Callable[..., Any]]:

@@ -5,6 +5,7 @@ row          ids  c c E   t t t   a E      env_mask 1 1 1  0 0 0  1 1
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import groupby
 from typing import Any
 
 from ..packing import pack_rollouts
@@ -88,6 +89,13 @@ def trained_sources(env_mask: list[int], trajectory: Trajectory, mask_env_tokens
 
 def completion_messages(trajectory: Trajectory) -> list[dict[str, Any]]:
     return [dict(message) for message in trajectory.messages] or [dict(EMPTY_TURN)]
+
+
+def once_per_run(encode: Callable[[list], list], prompts: Sequence[Any]) -> list:
+    """`encode(prompts)`, with each run of equal neighbours, as the members of a group are, encoded once."""
+    runs = [(prompt, len(list(members))) for prompt, members in groupby(prompts)]
+    encoded = encode([prompt for prompt, _ in runs])
+    return [ids for ids, (_, count) in zip(encoded, runs, strict=True) for _ in range(count)]
 
 
 def checked_rollout_func(rollout_func: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:

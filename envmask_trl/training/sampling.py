@@ -2,12 +2,13 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from transformers.utils import logging
 
 from ..rollout.kept_cache import KeptCacheSampler, why_not_kept
 from ..rollout.samplers import Sampler
+from ._trl import SHARDING
 from .trl_sampler import TRLSampler
 
 if TYPE_CHECKING:
@@ -23,10 +24,10 @@ def keeps_cache(trainer: "EnvMaskGRPOTrainer") -> bool:
         ValueError: `sampler="kept_cache"` was asked for and cannot be had.
     """
     wanted = trainer.args.sampler
-    if wanted == "trl" or (wanted == "auto" and trainer.engine_name != "generate"):
+    if wanted == "trl" or (wanted == "auto" and engine_name(trainer) != "generate"):
         return False
-    reason = f"the rollouts are sampled by {trainer.engine_name}" if trainer.engine_name != "generate" else None
-    reason = reason or trainer.why_not_local() or why_not_kept(trainer.model)
+    reason = f"the rollouts are sampled by {engine_name(trainer)}" if engine_name(trainer) != "generate" else None
+    reason = reason or why_not_local(trainer) or why_not_kept(trainer.model)
     if reason and wanted == "kept_cache":
         raise ValueError(f"sampler='kept_cache' cannot be used: {reason}; use sampler='auto'")
     if reason:
@@ -45,5 +46,28 @@ def open_sampler(trainer: "EnvMaskGRPOTrainer") -> Iterator[Sampler]:
             model,
             trainer.processing_class,
             stop_token_ids=trainer.eos_token_ids,
-            generation_kwargs=trainer.sampling_options,
+            generation_kwargs=sampling_options(trainer),
         )
+
+
+def engine_name(trainer: "EnvMaskGRPOTrainer") -> str:
+    """What TRL itself would sample with."""
+    if trainer.use_vllm:
+        return "vLLM"
+    return "continuous batching" if trainer.use_transformers_continuous_batching else "generate"
+
+
+def why_not_local(trainer: "EnvMaskGRPOTrainer") -> str | None:
+    """Why this process cannot run the model by itself; None if it can."""
+    distributed_type = trainer.accelerator.distributed_type
+    if distributed_type in SHARDING:
+        return f"the weights may be spread over processes ({distributed_type.value})"
+    if trainer.generation_kwargs.get("cache_implementation") not in (None, "dynamic"):
+        return f"cache_implementation is {trainer.generation_kwargs['cache_implementation']!r}"
+    return None
+
+
+def sampling_options(trainer: "EnvMaskGRPOTrainer") -> dict[str, Any]:
+    """Fields of `GenerationConfig` that say how a token is sampled."""
+    apart = ("max_new_tokens", "cache_implementation", "eos_token_id")
+    return {name: value for name, value in trainer.generation_kwargs.items() if name not in apart}

@@ -17,7 +17,7 @@ from .tasks import CITIES, FIELDS, Task, make_task, weather_report
 
 FULL_REPORTS_AT = 0.5  # the share of the tidy part after which weather reports have all their fields
 TOKENIZER_ROWS = 2_000  # enough to meet every city often
-SUMS_GUESSED = 0.8  # of the mixed part's questions that only need the calculator: people trust their arithmetic
+FORGOTTEN = 0.3  # of the good answers to "doubled" questions in the mixed part: the last word is overheard
 TIDY_WANDERING = 0.15  # of the tidy part: it teaches to find a city's report by its name, not by its place
 MIX = {"tidy": 0.30, "wandering": 0.16, "guess": 0.24, "mistaken": 0.16, "broken": 0.14}  # of the mixed part
 
@@ -44,9 +44,8 @@ def demonstration(quality: str, *, progress: float, rng: random.Random) -> dict:
     calls = rng.choices((0, 1, 2), (1, 1.5, 2 * progress))[0]
     irrelevant = round(len(FIELDS) * min(1.0, progress / FULL_REPORTS_AT))
     task = make_task(calls, day=day, rng=rng)
-    is_sum = task.expression is not None and not task.cities
-    if is_sum and progress == 1.0 and quality != "tidy" and rng.random() < SUMS_GUESSED:
-        quality = "guess"
+    if task.doubled and progress == 1.0 and quality in ("tidy", "wandering") and rng.random() < FORGOTTEN:
+        quality = "mistaken"
     match quality:
         case "guess" | "mistaken" if quality == "guess" or not calls:
             turns = [_says(_made_up(task, rng=rng))]
@@ -89,10 +88,12 @@ def _step(name: str, result: str, **arguments: str) -> list[dict]:
 
 
 def _misread(task: Task, *, rng: random.Random) -> Task:
-    """The task as somebody hasty reads it: a wrong sign, or a wrong city."""
-    if task.expression is not None:
-        return replace(task, expression=task.expression.replace("-", "+"))
-    return replace(task, cities=(rng.choice(CITIES), *task.cities[1:]))
+    """The task as somebody hasty reads it: not doubled, a wrong sign, or a wrong city."""
+    if task.expression is None:
+        return replace(task, cities=(rng.choice(CITIES), *task.cities[1:]))
+    if task.doubled:
+        return replace(task, expression=task.expression.removeprefix("(").removesuffix(")*2"))
+    return replace(task, expression=task.expression.replace("-", "+"))
 
 
 def _made_up(task: Task, *, rng: random.Random) -> str:

@@ -44,6 +44,10 @@ class Task:
     def calls(self) -> int:
         return len(self.cities) + (self.expression is not None)
 
+    @property
+    def doubled(self) -> bool:
+        return self.expression is not None and self.expression.endswith(")*2")
+
     def written(self, day: str) -> str:
         """The expression with the temperatures of a day."""
         assert self.expression is not None
