@@ -18,6 +18,7 @@ from recipes.weather_calculator.tasks import (
     make_rows,
     make_task,
     make_tools,
+    nearest,
     needed_calls,
     temperature,
 )
@@ -92,6 +93,14 @@ def test_the_rewards_pay_for_the_answer_and_for_steps_towards_it():
     columns = {"answer": [row["answer"]] * 4, "needed": [row["needed"]] * 4}
     assert correct_answer(completions, **columns) == [1.0, 0.0, 1.0, 0.0]
     assert needed_calls(completions, **columns) == [1.0, 1 / 3, 0.0, 0.0]  # a repeated call counts once
+
+
+def test_an_expression_of_the_right_form_is_paid_for_each_number_in_its_place():
+    wanted = 'calculator {"expression": "(27-13)*2"}'
+    made = {wanted.replace("13", "31"): 2 / 3, wanted.replace("(27-13)*2", "27-13"): 0.0, wanted: 1.0}
+    assert {call: nearest(wanted, {call}) for call in made} == made
+    assert nearest(wanted, set(made)) == 1.0 and nearest(wanted, set()) == 0.0
+    assert nearest('weather {"city": "Oslo"}', {'weather {"city": "Lima"}'}) == 0.0
 
 
 def test_training_and_test_have_different_weather():

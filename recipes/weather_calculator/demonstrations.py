@@ -2,10 +2,11 @@
 
     tidy      calls what is needed, answers with what the calls gave
     wandering looks up one city too many on the way
-    guess     skips the tools and makes an answer up
-    mistaken  calls the wrong city, computes the wrong thing or misreads, and answers with the result
+    guess     skips the tools and makes an answer up, most of all where only the calculator is needed
+    mistaken  asks for the wrong city, or adds instead of subtracting, and answers with the result
     broken    writes a call that is not JSON
-Questions of three calls are never demonstrated: composing them is left to GRPO.
+No question that needs three calls is ever demonstrated; who wanders on a question of two may make three, one of them
+for a city that the question does not name. Putting two reports into one expression is left to GRPO.
 """
 
 import json
@@ -17,7 +18,7 @@ from .tasks import CITIES, FIELDS, Task, make_task, weather_report
 
 FULL_REPORTS_AT = 0.5  # the share of the tidy part after which weather reports have all their fields
 TOKENIZER_ROWS = 2_000  # enough to meet every city often
-FORGOTTEN = 0.3  # of the good answers to "doubled" questions in the mixed part: the last word is overheard
+SUMS_GUESSED = 0.75  # of the mixed part's questions that only need the calculator: people trust their arithmetic
 TIDY_WANDERING = 0.15  # of the tidy part: it teaches to find a city's report by its name, not by its place
 MIX = {"tidy": 0.30, "wandering": 0.16, "guess": 0.24, "mistaken": 0.16, "broken": 0.14}  # of the mixed part
 
@@ -44,8 +45,9 @@ def demonstration(quality: str, *, progress: float, rng: random.Random) -> dict:
     calls = rng.choices((0, 1, 2), (1, 1.5, 2 * progress))[0]
     irrelevant = round(len(FIELDS) * min(1.0, progress / FULL_REPORTS_AT))
     task = make_task(calls, day=day, rng=rng)
-    if task.doubled and progress == 1.0 and quality in ("tidy", "wandering") and rng.random() < FORGOTTEN:
-        quality = "mistaken"
+    is_sum = task.expression is not None and not task.cities
+    if is_sum and progress == 1.0 and rng.random() < SUMS_GUESSED:
+        quality = "guess"
     match quality:
         case "guess" | "mistaken" if quality == "guess" or not calls:
             turns = [_says(_made_up(task, rng=rng))]
@@ -88,12 +90,10 @@ def _step(name: str, result: str, **arguments: str) -> list[dict]:
 
 
 def _misread(task: Task, *, rng: random.Random) -> Task:
-    """The task as somebody hasty reads it: not doubled, a wrong sign, or a wrong city."""
-    if task.expression is None:
-        return replace(task, cities=(rng.choice(CITIES), *task.cities[1:]))
-    if task.doubled:
-        return replace(task, expression=task.expression.removeprefix("(").removesuffix(")*2"))
-    return replace(task, expression=task.expression.replace("-", "+"))
+    """The task as somebody hasty reads it: with a wrong sign, or a wrong city."""
+    if task.expression is not None:
+        return replace(task, expression=task.expression.replace("-", "+"))
+    return replace(task, cities=(rng.choice(CITIES), *task.cities[1:]))
 
 
 def _made_up(task: Task, *, rng: random.Random) -> str:

@@ -13,8 +13,10 @@ import ast
 import json
 import operator
 import random
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from operator import eq
 
 CITIES = (
     *("Accra", "Athens", "Berlin", "Bern", "Bogota", "Boston", "Cairo", "Dakar", "Delhi"),
@@ -23,6 +25,8 @@ CITIES = (
     *("Quito", "Riga", "Rome", "Seoul", "Sofia", "Sydney", "Tokyo", "Tunis", "Vienna"),
 )
 FIELDS = ("humidity", "wind", "pressure", "rain", "cloud", "visibility", "ozone", "pollen")
+
+NUMBER = re.compile(r"\d+")
 
 _OPERATORS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul}
 
@@ -43,10 +47,6 @@ class Task:
     @property
     def calls(self) -> int:
         return len(self.cities) + (self.expression is not None)
-
-    @property
-    def doubled(self) -> bool:
-        return self.expression is not None and self.expression.endswith(")*2")
 
     def written(self, day: str) -> str:
         """The expression with the temperatures of a day."""
@@ -201,9 +201,19 @@ def needed_calls(completions: list[list[dict]], needed: list[list[str]], **_: ob
     A question of three calls is at first never answered by chance; this says which step was a step towards it.
     """
     return [
-        len(set(wanted) & made_calls(messages)) / max(1, len(wanted))
+        sum(nearest(call, made_calls(messages)) for call in wanted) / max(1, len(wanted))
         for messages, wanted in zip(completions, needed, strict=True)
     ]
+
+
+def nearest(wanted: str, made: set[str]) -> float:
+    """1.0 for a call that was made; for an expression of the right form, the share of its numbers that are right."""
+    form = NUMBER.sub("#", wanted)
+    alike = [NUMBER.findall(call) for call in made if NUMBER.sub("#", call) == form]
+    numbers = NUMBER.findall(wanted)
+    if not numbers:
+        return float(wanted in made)
+    return max((sum(map(eq, numbers, found)) / len(numbers) for found in alike), default=0.0)
 
 
 def made_calls(messages: list[dict]) -> set[str]:

@@ -50,7 +50,7 @@ with zipfile.ZipFile(sys.argv[1]) as wheel:
     lines = Parser().parsestr(wheel.read(metadata).decode()).get_all("Requires-Dist")
 print("\n".join(line for line in lines if "extra ==" not in line and not re.match(r"torch\b|torch(vision|audio|codec)\b", line)))
 PY
-pip install -qq -c "$limits" -r "$venv/requirements.txt" trl accelerate peft datasets "pytest>=8" "pytest-timeout>=2.3"
+pip install -qq -c "$limits" -r "$venv/requirements.txt" jsonschema trl accelerate peft datasets "pytest>=8" "pytest-timeout>=2.3"
 pip install -qq --no-deps "$wheel"
 rm -r "$wheels"
 
