@@ -89,10 +89,11 @@ def test_the_rewards_pay_for_the_answer_and_for_steps_towards_it():
     ]
     turns = [{"role": "assistant", "content": "", "tool_calls": [call]} for call in calls]
     right, wrong = ({"role": "assistant", "content": text} for text in (row["answer"], "no idea"))
-    completions = [[*turns, right], [*turns[:1], *turns[:1], wrong], [right], [wrong]]
+    completions = [[*turns, right], [*turns[:1], *turns[:1], wrong], [right], [turns[0], turns[2], wrong]]
     columns = {"answer": [row["answer"]] * 4, "needed": [row["needed"]] * 4}
     assert correct_answer(completions, **columns) == [1.0, 0.0, 1.0, 0.0]
-    assert needed_calls(completions, **columns) == [1.0, 1 / 3, 0.0, 0.0]  # a repeated call counts once
+    # a repeated call counts once, and the calculator does not count before both cities are known
+    assert needed_calls(completions, **columns) == [1.0, 1 / 3, 0.0, 1 / 3]
 
 
 def test_an_expression_of_the_right_form_is_paid_for_each_number_in_its_place():

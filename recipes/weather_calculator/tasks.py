@@ -16,6 +16,7 @@ import random
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from operator import eq
 
 CITIES = (
@@ -196,14 +197,21 @@ def is_answer(messages: list[dict], answer: str) -> bool:
 
 
 def needed_calls(completions: list[list[dict]], needed: list[list[str]], **_: object) -> list[float]:
-    """The share of the needed calls that were made, each counted once; 0.0 where none is needed.
+    """The share of the needed calls that were made, up to the first that was not; 0.0 where none is needed.
 
     A question of three calls is at first never answered by chance; this says which step was a step towards it.
+    Computing before both cities are known is none.
     """
     return [
-        sum(nearest(call, made_calls(messages)) for call in wanted) / max(1, len(wanted))
+        steps_towards(wanted, made_calls(messages)) / max(1, len(wanted))
         for messages, wanted in zip(completions, needed, strict=True)
     ]
+
+
+def steps_towards(wanted: list[str], made: set[str]) -> float:
+    """How many of the wanted calls were made, the first one that was not counted by what is right in it."""
+    done = len(list(takewhile(made.__contains__, wanted)))
+    return done + sum(nearest(call, made) for call in wanted[done : done + 1])
 
 
 def nearest(wanted: str, made: set[str]) -> float:
