@@ -4,7 +4,7 @@ VENV := .venv
 RUN := $(VENV)/bin/python
 SEED ?= 0
 
-.PHONY: quickstart test check test-vllm clean
+.PHONY: quickstart test check bench test-vllm clean
 
 quickstart: $(VENV)/installed  ## train a tool agent from nothing, with a report in runs/quickstart
 	$(RUN) -m recipes.weather_calculator.quickstart --output-dir runs/quickstart --seed $(SEED)
@@ -16,6 +16,9 @@ check: $(VENV)/installed  ## lint and types
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
 	$(RUN) -m mypy
+
+bench: $(VENV)/installed  ## against TRL's own loop: a table, JSON and a plot in runs/benchmarks
+	$(RUN) -m recipes.benchmarks
 
 test-vllm:  ## the vLLM sampler against a real vLLM on the CPU, in an environment of its own (several GB)
 	bash tests/vllm/install.sh

@@ -4,11 +4,10 @@
     tools/       call_frequency, failure_frequency, latency_p50_s, latency_p95_s, malformed_frequency, ...
     tools/<name>/    call_frequency, failure_frequency, latency_p50_s, latency_p95_s
 
-What has no value has no entry: a tool that was not called has a call_frequency of 0, and neither failures nor a latency.
+What has no value has no entry: a tool that was not called has a call_frequency of 0, no failures and no latency.
 """
 
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,30 +15,7 @@ from ..rollout.drift import DriftKind
 from ..trajectory import CallStatus, StopReason
 from .row_facts import CallFacts, RowFacts
 
-if TYPE_CHECKING:
-    from .trainer import EnvMaskGRPOTrainer
-
 NOT_A_TOOL = (CallStatus.UNKNOWN_TOOL, CallStatus.MALFORMED)  # such a call has no tool that it could be counted for
-
-
-def log_rollout_metrics(trainer: "EnvMaskGRPOTrainer", facts: Sequence[RowFacts]) -> None:
-    """Log TRL's completion and tool metrics, and those of the mask and of each tool.
-
-    Args:
-        facts: of all rollouts of all processes, so that nothing is left to be gathered.
-    """
-    if trainer.model.training:
-        seen = sum(row.prompt_tokens + row.trained_tokens for row in facts)
-        trainer.state.num_input_tokens_seen += seen
-    trainer.log_value("num_tokens", trainer.state.num_input_tokens_seen)
-    kinds = list(DriftKind) if trainer.args.observation_mode == "diff" else ()
-    values = {
-        **length_metrics(facts),
-        **mask_metrics(facts, drift_kinds=kinds),
-        **tool_metrics(facts, tool_names={tool.__name__ for tool in trainer.tools}),
-    }
-    for name, value in values.items():
-        trainer.log_value(name, value)
 
 
 def length_metrics(facts: Sequence[RowFacts]) -> dict[str, float]:

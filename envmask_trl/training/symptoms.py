@@ -62,8 +62,8 @@ class Symptoms:
             self._once(
                 "plays",
                 f"in {playing} of {len(facts)} rollouts the model writes observations itself, which are trained as its "
-                "own words: make the end of a call a stop token (eos_token_id in generation_kwargs), or pay nothing "
-                "for such rollouts (env_mask/plays_environment_share)",
+                "own words: add the token that ends a call to model.generation_config.eos_token_id, or pay nothing for "
+                "such rollouts (watch env_mask/plays_environment_share)",
             )
         self._watch_calls(sum(len(row.calls) for row in facts) / len(facts))
 
@@ -93,8 +93,9 @@ class Symptoms:
         if self._most_calls >= ENOUGH_CALLS and max(self._calls) < COLLAPSED * self._most_calls:
             self._once(
                 "calls",
-                f"tool use collapses: from {self._most_calls:.2g} calls per rollout to {calls:.2g}: look whether rollouts "
-                "without calls earn as much, pay for what only a tool can tell, or lower learning_rate or raise beta",
+                f"tool use collapses, from {self._most_calls:.2g} calls per rollout to {calls:.2g}: look whether "
+                "rollouts without calls earn as much, pay for what only a tool can tell, lower learning_rate or raise "
+                "beta",
             )
 
     def _once(self, symptom: str, sentence: str) -> None:

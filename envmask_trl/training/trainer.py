@@ -24,12 +24,10 @@ from ._trl import HookedGRPOTrainer, any_template_accepted
 from .chat_format import chat_format
 from .config import DEFAULT_ITERATIONS, EnvMaskGRPOConfig
 from .loss_inputs import ROW_MEAN_LOSSES, Batch, annotate_windows, apply_mask, trained_positions, window_counts
-from .metrics import log_rollout_metrics
-from .row_facts import gather_facts, observation_openings
 from .rows import REWARD_COLUMNS, checked_rollout_func, to_columns, trl_rows
 from .sampling import keeps_cache, open_sampler
 from .shared_prefix import tree_forward
-from .symptoms import Symptoms
+from .step_log import StepLog
 
 logger = logging.get_logger(__name__)
 
@@ -96,8 +94,7 @@ class EnvMaskGRPOTrainer(HookedGRPOTrainer):
         self.tree_forward = tree_forward(self.model, wanted=self.args.shared_prefix)
         self.tool_runner = ToolRunner(timeout_s=self.args.tool_timeout_s, retries=self.args.tool_retries)
         self.parser, self.encoder = chat_format(self, parser)
-        self.openings = observation_openings(self.encoder, {tool.__name__ for tool in self.tools or ()})
-        self.symptoms = Symptoms(self.warn_on_main_process)
+        self.step_log = StepLog(self)
         self.columns: dict[str, list] = {}  # the aligned columns of the latest rollouts
         self.trajectories: list[Trajectory] = []
         self.rewards_per_func: Tensor | None = None
@@ -138,10 +135,7 @@ class EnvMaskGRPOTrainer(HookedGRPOTrainer):
         self.columns = columns | pack_rollouts(
             columns, max_total_length=max_total_length or longest(columns), tokenizer=self.processing_class
         )
-        facts = gather_facts(self.trajectories, self.columns, tokenizer=self.processing_class, openings=self.openings)
-        log_rollout_metrics(self, facts)
-        if self.model.training:
-            self.symptoms.watch_rollouts(facts)
+        self.step_log.rollouts(self.trajectories, self.columns)
         return trl_rows(
             self.columns,
             self.trajectories,
@@ -154,9 +148,7 @@ class EnvMaskGRPOTrainer(HookedGRPOTrainer):
     def adjust_rewards(self, rewards_per_func: Tensor) -> Tensor:
         """Take rollouts that are to be dropped out of their group's baseline: a NaN is not scored."""
         self.rewards_per_func = rewards_per_func
-        if self.model.training:
-            weighted = rewards_per_func[:, self.reward_weights != 0]
-            self.symptoms.watch_rewards(weighted, group_size=self.num_generations)
+        self.step_log.rewards(rewards_per_func)
         if self.args.unfinished_policy != "drop" or not self.columns:
             return rewards_per_func
         dropped = gather(torch.tensor(self.columns["unfinished"], device=rewards_per_func.device))
@@ -202,10 +194,6 @@ class EnvMaskGRPOTrainer(HookedGRPOTrainer):
             self.beta, self.trained = beta, None
         self.replace_nan_metrics("clip_ratio/low_min", "clip_ratio/high_max")
         return loss
-
-    def warn_on_main_process(self, sentence: str) -> None:
-        if self.accelerator.is_main_process:
-            logger.warning(sentence)
 
     @property
     def cutting_eos_ids(self) -> list[int] | None:

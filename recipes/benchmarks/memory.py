@@ -1,6 +1,6 @@
 """(f) The peak memory of a loss step, each side in a process of its own. Knows the resident set: no times.
 
-    python -m recipes.benchmarks.memory ours
+python -m recipes.benchmarks.memory ours
 """
 
 import argparse
@@ -9,6 +9,7 @@ import resource
 import subprocess
 import sys
 import warnings
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -32,7 +33,8 @@ def loss_memory(*, quick: bool, repeats: int) -> Result:
 
 def measured_apart(side: str, *, quick: bool) -> float:
     command = [sys.executable, "-m", __name__, side, *(["--quick"] if quick else [])]
-    output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    root = Path(__file__).parents[2]
+    output = subprocess.run(command, check=True, capture_output=True, text=True, cwd=root).stdout
     return float(json.loads(output.splitlines()[-1])["mib"])
 
 

@@ -4,7 +4,7 @@ tiny        0.5 M parameters, as `recipes.models.tiny`
 small       4.7 M with the vocabulary of tiny: width 256, 4 layers
 vocabulary  small with the vocabulary of Qwen3
 lite        64 M, as `recipes.models.lite`
-toy         8 thousand for each of 2 layers: for the tests
+toy         one layer of width 32: for the tests
 quickstart  0.2 M, as `recipes.models.quickstart_model`
 """
 
@@ -16,7 +16,14 @@ from .policy import Script, ScriptedPolicy
 
 VOCABULARY = 151_936  # of Qwen3
 LARGER = 4.0
-TOY = {"hidden_size": 32, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 16, "intermediate_size": 64}
+TOY = {
+    "num_hidden_layers": 1,
+    "hidden_size": 32,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "head_dim": 16,
+    "intermediate_size": 64,
+}
 SMALL = {"hidden_size": 256, "num_hidden_layers": 4, "head_dim": 32, "intermediate_size": 1024}
 
 

@@ -1,6 +1,6 @@
 """(g) The share of each phase in our training step, from a profile. Knows where in the code a phase stands.
 
-The profiler makes Python dearer than it is and leaves tensor work as it is, so the bookkeeping's share is an upper bound.
+The profiler makes Python dearer than it is and leaves tensor work alone: the bookkeeping's share is an upper bound.
 """
 
 import cProfile
@@ -20,7 +20,8 @@ PHASES = {  # phase -> functions that are it, as ends of file names with a funct
         "training/rows.py:to_columns",
         "training/rows.py:trl_rows",
         "envmask_trl/packing.py:pack_rollouts",
-        "training/metrics.py:log_rollout_metrics",
+        "training/step_log.py:rollouts",
+        "training/step_log.py:rewards",
         "training/trainer.py:prepare_windows",
         "training/loss_inputs.py:apply_mask",
     ],
@@ -42,9 +43,10 @@ def phase_shares(*, quick: bool, repeats: int) -> Result:
     spent = cumulative_seconds(pstats.Stats(profile))
     seconds = {phase: sum(spent.get(name, 0.0) for name in names) for phase, names in PHASES.items()}
     seconds["forward of the loss"] -= seconds["laying out trees"] + spent["training/loss_inputs.py:apply_mask"]
-    seconds["all else"] = step.seconds - sum(seconds.values())
+    seconds["all else"] = step.whole.wall_s - sum(seconds.values())
     figures = [
-        Figure(phase, taken / step.seconds, "of the step", ours=taken, **bar_of(phase)) for phase, taken in seconds.items()
+        Figure(phase, taken / step.whole.wall_s, "of the step", ours=taken, **bar_of(phase))
+        for phase, taken in seconds.items()
     ]
     return Result("g", "phases of our step", figures, workload=described(workload))
 

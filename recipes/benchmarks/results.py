@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
+from .timing import Spent
 from .trainers import Step
 
 TOLERANCE = 1e-5  # of a loss, absolute, and of gradients, relative to their norm; in float32
@@ -16,7 +17,7 @@ class Figure:
     """One measured number; `bar` is what it is hoped to be at least, or with `at_most` at most.
 
     Example:
-        Figure("whole step", theirs=9.0, ours=3.0, value=3.0, unit="x", bar=3.0)
+        Figure("whole step", theirs=9.0, ours=3.0, value=3.0, unit="x", bar=3.0, in_cpu_time=2.9)
     """
 
     name: str
@@ -26,6 +27,7 @@ class Figure:
     ours: float | None = None
     bar: float | None = None
     at_most: bool = False
+    in_cpu_time: float | None = None  # the value in seconds of the processor, which a busy machine disturbs less
 
     @property
     def reached(self) -> bool | None:
@@ -63,9 +65,16 @@ class Result:
     workload: dict[str, Any] = field(default_factory=dict)
 
 
-def ratio(name: str, theirs: float, ours: float, *, bar: float | None = None) -> Figure:
+def ratio(name: str, theirs: float, ours: float) -> Figure:
     """How many times as much TRL takes."""
-    return Figure(name, theirs / ours, "x", theirs, ours, bar)
+    return Figure(name, theirs / ours, "x", theirs, ours)
+
+
+def time_ratio(name: str, theirs: Spent, ours: Spent, *, bar: float | None = None) -> Figure:
+    """How many times as long TRL takes."""
+    return Figure(
+        name, theirs.wall_s / ours.wall_s, "x", theirs.wall_s, ours.wall_s, bar, in_cpu_time=theirs.cpu_s / ours.cpu_s
+    )
 
 
 def same_step(theirs: Step, ours: Step, *, tolerance: float = TOLERANCE) -> list[Check]:

@@ -19,6 +19,7 @@ from .policy import FREE, Script, Turns
 GROUP = 8  # rollouts of one question
 TAGS = "ABCDEFGH"  # the first token of each member of a group, so that no two go on alike
 WORDS = ("harbour", "lantern", "meadow", "copper", "window", "thunder", "garden", "river", "market", "silver")
+KEY = '{"key": "%d"}'  # the arguments of a call
 QUESTION_WORDS = 12
 SHORTEST, LONGEST = 8, 48  # letters of a turn before its call
 
@@ -89,7 +90,7 @@ def make_workload(size: Size, *, seed: int = 0) -> Workload:
         calls.append((start, time.perf_counter()))
         return f"{key}: {' '.join(words)}"
 
-    tokenizer = train_tokenizer(["lookup key " + " ".join(WORDS), 'system user assistant {"name": "lookup"}'] * 4)
+    tokenizer = train_tokenizer(["lookup key " + " ".join(WORDS), "system\nuser\nassistant\n", call("lookup", KEY)] * 4)
     prompts = [
         [
             {"role": "system", "content": manual(tokenizer, size.prompt_tokens)},
@@ -116,7 +117,7 @@ def written_turns(
     tokenizer: PreTrainedTokenizerBase, tag: str, turns: int, letters: tuple[int, int], rng: random.Random
 ) -> Turns:
     """`turns` turns of which all but the last call the tool."""
-    texts = [call("lookup", f'{{"key": "{rng.randint(100, 999)}"}}') for _ in range(turns - 1)] + ["<|im_end|>"]
+    texts = [call("lookup", KEY % rng.randint(100, 999)) for _ in range(turns - 1)] + ["<|im_end|>"]
     written = [[FREE] * rng.randint(*letters) + tokenizer(text)["input_ids"] for text in texts]
     written[0] = tokenizer(tag)["input_ids"] + written[0]
     return written

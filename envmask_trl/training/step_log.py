@@ -1,0 +1,67 @@
+"""Logs what a step's rollouts and rewards show, and says when they look ill. Knows the order: not what is measured."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+from transformers.utils import logging
+
+from ..rollout.drift import DriftKind
+from ..trajectory import Trajectory
+from .metrics import length_metrics, mask_metrics, tool_metrics
+from .row_facts import gather_facts, observation_openings
+from .symptoms import Symptoms
+
+if TYPE_CHECKING:
+    from .trainer import EnvMaskGRPOTrainer
+
+logger = logging.get_logger(__name__)
+
+
+class StepLog:
+    """The metrics and warnings of one trainer.
+
+    Example:
+        step_log = StepLog(trainer)
+        step_log.rollouts(trajectories, columns)  # one collective: on every process, once a generation
+        step_log.rewards(rewards_per_func)        # none: they are gathered already
+    """
+
+    def __init__(self, trainer: "EnvMaskGRPOTrainer"):
+        self.trainer = trainer
+        self.tool_names = sorted(tool.__name__ for tool in trainer.tools or ())
+        self.openings = observation_openings(trainer.encoder, self.tool_names)
+        self.drift_kinds = tuple(DriftKind) if trainer.args.observation_mode == "diff" else ()
+        self.symptoms = Symptoms(self.warn)
+
+    def rollouts(self, trajectories: Sequence[Trajectory], columns: Mapping[str, list]) -> None:
+        """Log the rollouts of all processes, under TRL's names where it has one.
+
+        Args:
+            trajectories: the rollouts of this process.
+            columns: their rows after packing, as they are trained.
+        """
+        trainer = self.trainer
+        facts = gather_facts(trajectories, columns, tokenizer=trainer.processing_class, openings=self.openings)
+        if trainer.model.training:
+            seen = sum(row.prompt_tokens + row.trained_tokens for row in facts)
+            trainer.state.num_input_tokens_seen += seen
+            self.symptoms.watch_rollouts(facts)
+        metrics = {
+            "num_tokens": trainer.state.num_input_tokens_seen,
+            **length_metrics(facts),
+            **mask_metrics(facts, drift_kinds=self.drift_kinds),
+            **tool_metrics(facts, tool_names=self.tool_names),
+        }
+        for name, value in metrics.items():
+            trainer.log_value(name, value)
+
+    def rewards(self, rewards_per_func: Tensor) -> None:
+        """Watch the rewards of all processes, [N, F], those that count."""
+        if self.trainer.model.training:
+            counted = rewards_per_func[:, self.trainer.reward_weights != 0]
+            self.symptoms.watch_rewards(counted, group_size=int(self.trainer.num_generations or 1))
+
+    def warn(self, sentence: str) -> None:
+        if self.trainer.accelerator.is_main_process:
+            logger.warning(sentence)
