@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 RUN := $(VENV)/bin/python
-SEED ?= 0
+SEED ?= 2
 
 .PHONY: quickstart test check bench test-vllm clean
 

@@ -19,7 +19,7 @@ import torch
 from . import accuracy, memory, phases, steps
 from .report import write_report
 from .results import Result
-from .timing import machine
+from .timing import Spent, machine
 
 BENCHMARKS: dict[str, Callable[..., Result]] = {
     "a": steps.quickstart_step,
@@ -40,8 +40,10 @@ def main(letters: Sequence[str], *, quick: bool, repeats: int, output_dir: Path)
     about = machine() | {"repeats": repeats, "quick": quick}
     results = []
     for letter in letters:
-        print(f"{letter}: {BENCHMARKS[letter].__doc__}", flush=True)
+        print(BENCHMARKS[letter].__doc__, flush=True)
+        start = Spent.now()
         results.append(BENCHMARKS[letter](quick=quick, repeats=repeats))
+        print(f"    {(Spent.now() - start).wall_s:.0f} s", flush=True)
     print(write_report(results, about, output_dir=output_dir))
     return results
 

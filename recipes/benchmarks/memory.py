@@ -1,18 +1,16 @@
-"""(f) The peak memory of a loss step, each side in a process of its own. Knows the resident set: no times.
+"""(f) The peak memory of a loss step, each side in a process of its own. Knows Linux's resident set: no times.
 
 python -m recipes.benchmarks.memory ours
 """
 
 import argparse
 import json
-import resource
 import subprocess
 import sys
 import warnings
 from pathlib import Path
 from typing import Any
 
-import psutil
 import torch
 
 from .results import Figure, Result
@@ -20,7 +18,7 @@ from .steps import LONG, QUICK, described, given
 from .trainers import SIDES, make_trainer, run_step
 from .workloads import make_workload
 
-MIB = 2**20
+RESET = Path("/proc/self/clear_refs")
 
 
 def loss_memory(*, quick: bool, repeats: int) -> Result:
@@ -39,23 +37,31 @@ def measured_apart(side: str, *, quick: bool) -> float:
 
 
 def peak_of_loss_mib(side: str, *, quick: bool) -> float:
-    """Peak of the resident set during the first loss, forward and backward, less what was resident before it.
+    """Peak of the resident set from the first loss to the end of the step, less what was resident before it.
 
-    The weights, the batch and (on our side, once) the comparison with the padded forward: all is in one process that
-    did nothing large before. The optimizer keeps no state.
+    Gradients are in it, and on our side the comparison of the first micro-batch with the padded forward; the optimizer
+    keeps no state.
     """
     workload = make_workload(QUICK if quick else LONG)
     trainer = make_trainer(side, workload, rollout_func=given(workload), optim="sgd")
-    before: list[int] = []
+    before: list[float] = []
     compute_loss = trainer.compute_loss
 
     def first_noted(*args: Any, **kwargs: Any) -> Any:
-        before.append(psutil.Process().memory_info().rss)
+        if not before:
+            RESET.write_text("5")  # the high-water mark begins anew, see proc_pid_clear_refs(5)
+            before.append(resident_mib("VmRSS"))
         return compute_loss(*args, **kwargs)
 
     trainer.compute_loss = first_noted
     run_step(trainer, workload)
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / MIB - before[0] / MIB
+    return resident_mib("VmHWM") - before[0]
+
+
+def resident_mib(field: str) -> float:
+    """A field of /proc/self/status. `ru_maxrss` would also count what the parent process had."""
+    (line,) = [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(field)]
+    return int(line.split()[1]) / 1024
 
 
 if __name__ == "__main__":
