@@ -149,16 +149,17 @@ def test_the_loss_has_no_gradient_through_the_prediction_of_an_observation(tmp_p
     kept = {}
 
     def keep(module, inputs, output):
-        output.retain_grad()
-        kept["hidden"] = output
+        if output.requires_grad:  # the first micro-batch is forwarded without a graph too, to compare
+            output.retain_grad()
+            kept["hidden"] = output
 
     handle = trainer.model.model.norm.register_forward_hook(keep)
     masked_loss_and_gradients(trainer, micro_batch([TURNS], [1.0]))
     handle.remove()
-    # tokens:              1  2  a  E  t  t  b  E
-    # position predicts:   2  a  E  t  t  b  E  -
+    # tokens:              1  2  a  E  t  t  b    and the last E, which is only predicted
+    # position predicts:   2  a  E  t  t  b  E
     has_gradient = (kept["hidden"].grad[0] != 0).any(dim=1).int().tolist()
-    assert has_gradient == [0, 1, 1, 0, 0, 1, 1, 0]
+    assert has_gradient == [0, 1, 1, 0, 0, 1, 1]
 
 
 def test_an_observation_is_seen_by_later_model_tokens(tmp_path):
@@ -182,6 +183,7 @@ def test_an_observation_is_seen_by_later_model_tokens(tmp_path):
 def test_the_attention_mask_covers_observations_also_when_pad_is_eos(tmp_path):
     """T1, T4, I-09: the loss mask is not the attention mask, and padding is known from lengths."""
     trainer = ours(tmp_path)
+    trainer.tree_forward = None  # the rows apart: a tree has no padding that an attention mask would have to cover
     seen = {}
 
     def keep(module, args, kwargs):

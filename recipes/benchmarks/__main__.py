@@ -10,6 +10,7 @@ are TRL's. The first step of each side is not counted. Writes benchmarks.json, b
 """
 
 import argparse
+import gc
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -39,11 +40,13 @@ def main(letters: Sequence[str], *, quick: bool, repeats: int, output_dir: Path)
     torch.set_num_threads(1)  # both sides alike; a second thread makes times vary with what else the machine does
     about = machine() | {"repeats": repeats, "quick": quick}
     results = []
+    gc.freeze()  # each train() collects garbage first; what was imported is none
     for letter in letters:
         print(BENCHMARKS[letter].__doc__, flush=True)
         start = Spent.now()
         results.append(BENCHMARKS[letter](quick=quick, repeats=repeats))
         print(f"    {(Spent.now() - start).wall_s:.0f} s", flush=True)
+    gc.unfreeze()
     print(write_report(results, about, output_dir=output_dir))
     return results
 

@@ -17,6 +17,7 @@ from .policy import Script, ScriptedPolicy
 VOCABULARY = 151_936  # of Qwen3
 LARGER = 4.0
 TOY = {
+    "vocab_size": 640,
     "num_hidden_layers": 1,
     "hidden_size": 32,
     "num_attention_heads": 2,

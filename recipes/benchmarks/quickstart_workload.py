@@ -5,6 +5,7 @@ Most members of a group call what is needed and conclude; the last two guess at 
 
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from ..weather_calculator.demonstrations import tokenizer_texts, write_demonstrations
 from ..weather_calculator.evaluate import MAX_CALLS
@@ -24,7 +25,7 @@ def make_quickstart_workload(questions: dict[int, int] = QUESTIONS, *, seed: int
     with tempfile.TemporaryDirectory() as folder:
         texts = tokenizer_texts(write_demonstrations(Path(folder, "d.jsonl"), tidy=TEXTS, mixed=0, seed=seed))
     tokenizer = train_tokenizer(texts)
-    rows = make_rows(questions, day=DAY, seed=seed)
+    rows: list[dict[str, Any]] = [dict(row) for row in make_rows(questions, day=DAY, seed=seed)]
 
     def turns(row: dict, tag: str, calls: list[str]) -> Turns:
         written = [call(*needed.split(" ", 1)) for needed in calls] + [f"{row['answer']}<|im_end|>"]

@@ -11,7 +11,7 @@ from .trainers import SIDES, Step, make_trainer, run_step
 from .workloads import GROUP, Size, Workload, finished_rows, make_workload
 
 Steps = dict[str, list[Step]]
-GREEDY = {"generation_kwargs": {"do_sample": False, "top_k": None}}
+GREEDY: dict[str, Any] = {"generation_kwargs": {"do_sample": False, "top_k": None}}
 BASE = Size()
 LONG = Size(prompt_tokens=1_500, turns=4, model="vocabulary", micro_batch=8, letters=(4, 40))
 SLOW_TOOLS = Size(turns=4, prompt_tokens=100, model="tiny", latency_s=0.2, letters=(2, 8))
@@ -136,13 +136,17 @@ def many_turns(*, quick: bool, repeats: int) -> Result:
 
 def growth(*, quick: bool, repeats: int) -> Result:
     """(h) Whole steps over the number of rollouts, of turns, and the length of the prompt."""
-    base = QUICK if quick else Size(rollouts=16, turns=4, model="tiny", micro_batch=16, letters=(8, 24))
+    base = (
+        QUICK.smaller(turns=1) if quick else Size(rollouts=16, turns=4, model="tiny", micro_batch=16, letters=(8, 24))
+    )
     points = {
-        "rollouts": (8, 16) if quick else (16, 64, 256),
-        "turns": (1,) if quick else (1, 4, 16, 32),
+        "rollouts": (16,) if quick else (16, 64, 256),
+        "turns": (2,) if quick else (1, 4, 16, 32),
         "prompt_tokens": (90,) if quick else (100, 300, 1_000, 3_000),
     }
-    figures, checks, series = [], [], {}
+    figures: list[Figure] = []
+    checks: list[Check] = []
+    series: dict[str, list[list[float]]] = {}
     for name, values in points.items():
         found: dict[str, list[tuple[float, float]]] = {side: [] for side in SIDES}
         for value in values:

@@ -106,7 +106,7 @@ class StepClock(TrainerCallback):
         self.trainer.latest.whole = Spent.now() - self.start
 
 
-def reward(completion_ids: list[list[int]], **_: Any) -> list[float]:
+def reward(completion_ids: list[list[int]], **_: Any) -> list[float | None]:
     """Differs within a group and depends on every token."""
     return [sum(ids) % 11 / 10 for ids in completion_ids]
 
@@ -119,7 +119,7 @@ def make_trainer(
     folder = tempfile.mkdtemp(prefix="envmask-benchmark-")
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="You are using 'rollout_func', which is an experimental feature")
-        trainer = trainer_class(
+        trainer: Any = trainer_class(
             make_policy(workload.model, workload.tokenizer, workload.script),
             reward,
             args=config_class(output_dir=folder, **step_options(workload), **options),

@@ -129,13 +129,13 @@ def call(name: str, arguments: str) -> str:
 
 
 def make_script(
-    tokenizer: PreTrainedTokenizerBase, prompts: list, tools: list[Callable[..., Any]], members: list[list[Turns]]
+    tokenizer: PreTrainedTokenizerBase, prompts: list, tools: list[Any], members: list[list[Turns]]
 ) -> Script:
     ids = [
         tokenizer.apply_chat_template(prompt, tools=tools, add_generation_prompt=True, return_dict=False)
         for prompt in prompts
     ]
-    texts = ((token_id, tokenizer.decode([token_id])) for token_id in range(len(tokenizer)))
+    texts = ((token_id, str(tokenizer.decode([token_id]))) for token_id in range(len(tokenizer)))
     letters = [token_id for token_id, text in texts if text.isascii() and text.islower() and text.isalpha()]
     assert tokenizer.pad_token_id is not None and isinstance(tokenizer.eos_token_id, int)
     turns = {tuple(prompt): group for prompt, group in zip(ids, members, strict=True)}
