@@ -320,6 +320,7 @@ def test_a_tool_that_lost_its_infrastructure_aborts_the_rollout(runner):
 
 def test_the_users_own_ctrl_c_propagates():
     done = run_program("""
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs inherit that it is ignored
         threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
         job = ToolJob((ToolCall("0", "sleep", {}),), {"sleep": lambda: time.sleep(1e6)})
         try:

@@ -1,6 +1,6 @@
 """How long and how much TRL 1.16's own tool loop and training step take, and this library's, on the same work.
 
-    python -m recipes.benchmarks                  all of it, about two hours on one core
+    python -m recipes.benchmarks                  all of it: more than an hour on one core
     python -m recipes.benchmarks --only b --only e
     python -m recipes.benchmarks --quick          the same path in seconds; its figures mean nothing
 
