@@ -15,7 +15,9 @@ from recipes.benchmarks.workloads import Size, finished_rows, make_workload
 
 PROMPT = (1, 2, 3)
 EOS, PAD = 19, 0
-SCRIPT = Script({PROMPT: [[[10, FREE, EOS], [11, EOS], [13, EOS]], [[12, EOS]]]}, eos_id=EOS, pad_id=PAD, letters=[14, 15])
+SCRIPT = Script(
+    {PROMPT: [[[10, FREE, EOS], [11, EOS], [13, EOS]], [[12, EOS]]]}, eos_id=EOS, pad_id=PAD, letters=[14, 15]
+)
 
 
 def choices(processor, rows):
