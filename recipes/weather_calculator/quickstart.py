@@ -4,7 +4,7 @@
 
 Expect (seed 2): sampled held-out success on questions of 0 to 2 calls from 0.21 after SFT on bad demonstrations to 0.95
 after GRPO, greedy from 0.85 to 0.99; questions of 3 calls, which are never demonstrated, from 0.02 to 0.75. Some seeds,
-0 among them, never find out how to answer those. Five minutes on a busy machine.
+0 among them, never find out how to answer those. Five minutes.
 """
 
 import argparse
