@@ -5,7 +5,7 @@ rollouts that stopped.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import closing, nullcontext
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +21,7 @@ from .state import RolloutState
 from .tool_calls import ParsedTurn, TemplateParser, TurnParser
 from .tools import ToolRunner
 
+Phase = Callable[[str], AbstractContextManager]
 UNREADABLE = "unreadable_call"  # stands in for the name of a call that could not be read
 
 
@@ -41,6 +42,7 @@ def run_rollouts(
     stop_token_ids: Collection[int] | None = None,
     template_kwargs: dict[str, Any] | None = None,
     any_live: Callable[[int], bool] = bool,
+    phase: Phase = nullcontext,
 ) -> list[Trajectory]:
     """Let the model and its tools take turns until every rollout stopped; one trajectory per prompt, in order.
 
@@ -66,6 +68,7 @@ def run_rollouts(
         template_kwargs: as for `apply_chat_template`, the same for prompts and observations.
         any_live: told how many rollouts still run here, says whether any process still has one. An engine whose
             processes wait for each other is so asked for the same number of rounds everywhere.
+        phase: opens a context around each part of a round, "sampling", "tools" and "observations", to measure it.
 
     Raises:
         ValueError: lists of unequal length, tools for a prompt that is a text, or a template that cannot be used.
@@ -91,7 +94,7 @@ def run_rollouts(
                 cut=limits.observation_cut,
                 template_kwargs=kwargs,
             )
-        loop = TurnLoop(tokenizer, sampler, limits, parser, encoder, runner, stop_ids)
+        loop = TurnLoop(tokenizer, sampler, limits, parser, encoder, runner, stop_ids, phase)
         while any_live(len(live := [state for state in states if state.live])):
             loop.play_round(live)
         return [state.freeze() for state in states]
@@ -125,13 +128,15 @@ class TurnLoop:
     encoder: ObservationEncoder | None
     runner: ToolRunner
     stop_ids: frozenset[int]
+    phase: Phase
 
     def play_round(self, live: list[RolloutState]) -> None:
         """One turn of the model for each live rollout, then one round of all their calls."""
         budgets = [
             min(state.room(self.limits), self.limits.max_turn_tokens or state.room(self.limits)) for state in live
         ]
-        samples = self.sampler.sample([state.context() for state in live], budgets)
+        with self.phase("sampling"):
+            samples = self.sampler.sample([state.context() for state in live], budgets)
         for state, sample, budget in zip(live, samples, budgets, strict=True):
             self.take_turn(state, sample, budget)
         self.answer_calls([state for state in live if state.live])
@@ -177,7 +182,8 @@ class TurnLoop:
 
     def answer_calls(self, states: list[RolloutState]) -> None:
         """Run the calls of all rollouts at once and show each its results."""
-        all_results = self.runner.run([state.job() for state in states]) if states else []
+        with self.phase("tools"):
+            all_results = self.runner.run([state.job() for state in states]) if states else []
         for state, results in zip(states, all_results, strict=True):
             results = results or [unreadable(state)]
             state.add_results(results)
@@ -192,13 +198,14 @@ class TurnLoop:
 
     def show_results(self, state: RolloutState, results: list[ToolResult]) -> None:
         assert self.encoder is not None
-        observation = self.encoder.encode(
-            calls_or_stand_in(state),
-            [result.content for result in results],
-            closed=state.closed,
-            max_tokens=state.room(self.limits) - self.limits.min_answer_tokens,
-            history=state.history(),
-        )
+        with self.phase("observations"):
+            observation = self.encoder.encode(
+                calls_or_stand_in(state),
+                [result.content for result in results],
+                closed=state.closed,
+                max_tokens=state.room(self.limits) - self.limits.min_answer_tokens,
+                history=state.history(),
+            )
         if observation is None:
             state.finish(StopReason.CONTEXT_FULL)
         else:

@@ -21,6 +21,7 @@ from .loss_inputs import Batch, ScoredModel
 from .processes import AcrossProcesses
 from .rows import once_per_run
 from .shared_prefix import TreeForward
+from .step_times import StepTimes
 
 HOOKS = (  # private methods of GRPOTrainer that are overridden or called here
     "_generate",
@@ -31,7 +32,10 @@ HOOKS = (  # private methods of GRPOTrainer that are overridden or called here
     "_prepare_inputs",
     "_get_per_token_logps_and_entropies",
 )
-CHANGED_BY_A_LOSS = ("_metrics", "entropy_coef", "_last_world_entropy", "_entropy_window_stats", "tree_forward")
+CHANGED_BY_A_LOSS = (
+    *("_metrics", "entropy_coef", "_last_world_entropy", "_entropy_window_stats"),
+    *("tree_forward", "times"),
+)
 SHARDING = (DistributedType.FSDP, DistributedType.DEEPSPEED)
 TEMPLATE_CHECKS = ("supports_tool_calling", "is_chat_template_prefix_preserving", "add_response_schema")
 
@@ -77,6 +81,7 @@ class HookedGRPOTrainer(AcrossProcesses, GRPOTrainer):
     args: Any
     model: Any
     tree_forward: TreeForward | None = None
+    times: StepTimes
     trained: Tensor | None = None  # [B, C] while log-probs are computed: the positions that are scored
 
     def roll_out(self, prompts: list) -> dict[str, Any]:
@@ -124,7 +129,8 @@ class HookedGRPOTrainer(AcrossProcesses, GRPOTrainer):
             self.close_environments()
 
     def _calculate_rewards(self, inputs: list, prompts: list, completions: list, completion_ids_list: list) -> Tensor:
-        rewards = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
+        with self.times.phase("rewards"):
+            rewards = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
         return self.adjust_rewards(rewards)
 
     def _prepare_inputs(self, generation_batch: Any) -> Batch:

@@ -25,6 +25,7 @@ class StepLog:
         step_log = StepLog(trainer)
         step_log.rollouts(trajectories, columns)  # one collective: on every process, once a generation
         step_log.rewards(rewards_per_func)        # none: they are gathered already
+        step_log.times()                          # whenever TRL logs
     """
 
     def __init__(self, trainer: "EnvMaskGRPOTrainer"):
@@ -33,6 +34,7 @@ class StepLog:
         self.openings = observation_openings(trainer.encoder, self.tool_names)
         self.drift_kinds = tuple(DriftKind) if trainer.args.observation_mode == "diff" else ()
         self.symptoms = Symptoms(self.warn)
+        self.timed_step = 0  # the optimizer step at which times were last logged
 
     def rollouts(self, trajectories: Sequence[Trajectory], columns: Mapping[str, list]) -> None:
         """Log the rollouts of all processes, under TRL's names where it has one.
@@ -61,6 +63,17 @@ class StepLog:
         if self.trainer.model.training:
             counted = rewards_per_func[:, self.trainer.reward_weights != 0]
             self.symptoms.watch_rewards(counted, group_size=int(self.trainer.num_generations or 1))
+
+    def times(self) -> None:
+        """Log this process's seconds per optimizer step, as TRL logs its step_time; no collective.
+
+        An evaluation is logged as one step, together with what training had not logged before it.
+        """
+        trainer = self.trainer
+        steps = trainer.state.global_step - self.timed_step if trainer.model.training else 1
+        self.timed_step = trainer.state.global_step
+        for name, value in trainer.times.metrics(steps=steps).items():
+            trainer.log_value(name, value)
 
     def warn(self, sentence: str) -> None:
         if self.trainer.accelerator.is_main_process:

@@ -28,6 +28,7 @@ from .rows import REWARD_COLUMNS, checked_rollout_func, to_columns, trl_rows
 from .sampling import keeps_cache, open_sampler
 from .shared_prefix import tree_forward
 from .step_log import StepLog
+from .step_times import StepTimes
 
 logger = logging.get_logger(__name__)
 
@@ -94,6 +95,7 @@ class EnvMaskGRPOTrainer(HookedGRPOTrainer):
         self.tree_forward = tree_forward(self.model, wanted=self.args.shared_prefix)
         self.tool_runner = ToolRunner(timeout_s=self.args.tool_timeout_s, retries=self.args.tool_retries)
         self.parser, self.encoder = chat_format(self, parser)
+        self.times = StepTimes()
         self.step_log = StepLog(self)
         self.columns: dict[str, list] = {}  # the aligned columns of the latest rollouts
         self.trajectories: list[Trajectory] = []
@@ -130,11 +132,13 @@ class EnvMaskGRPOTrainer(HookedGRPOTrainer):
                 tool_runner=self.tool_runner,
                 stop_token_ids=self.eos_token_ids,
                 any_live=self.any_live,
+                phase=self.times.phase,
             )
-        columns = to_columns(self.trajectories)
-        self.columns = columns | pack_rollouts(
-            columns, max_total_length=max_total_length or longest(columns), tokenizer=self.processing_class
-        )
+        with self.times.phase("packing"):
+            columns = to_columns(self.trajectories)
+            self.columns = columns | pack_rollouts(
+                columns, max_total_length=max_total_length or longest(columns), tokenizer=self.processing_class
+            )
         self.step_log.rollouts(self.trajectories, self.columns)
         return trl_rows(
             self.columns,
@@ -189,11 +193,16 @@ class EnvMaskGRPOTrainer(HookedGRPOTrainer):
         masked = apply_mask(inputs, self.trained, row_scale)
         beta, self.beta = self.beta, self.beta * row_scale  # the KL is averaged over the same rows
         try:
-            loss = super().compute_loss(model, masked, return_outputs, num_items_in_batch)
+            with self.times.phase("loss"):
+                loss = super().compute_loss(model, masked, return_outputs, num_items_in_batch)
         finally:
             self.beta, self.trained = beta, None
         self.replace_nan_metrics("clip_ratio/low_min", "clip_ratio/high_max")
         return loss
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        self.step_log.times()
+        super().log(logs, start_time)
 
     @property
     def cutting_eos_ids(self) -> list[int] | None:
