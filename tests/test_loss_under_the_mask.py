@@ -125,6 +125,7 @@ def test_a_nan_in_the_prediction_of_an_observation_reaches_neither_loss_nor_grad
 @pytest.mark.parametrize("loss_type", LOSS_TYPES)
 @pytest.mark.parametrize("beta", [0.0, 0.1])
 def test_a_batch_without_a_trained_token_gives_zero_with_a_graph(loss_type, beta, tmp_path):
+    """T14, I-70: nothing divides by zero."""
     level = "sequence" if loss_type == "luspo" else "token"
     trainer = ours(tmp_path, loss_type=loss_type, beta=beta, importance_sampling_level=level)
     batch = micro_batch([SILENT, SILENT], [1.0, -1.0], ref_per_token_logps=torch.full((2, 2), NAN))

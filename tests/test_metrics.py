@@ -17,8 +17,8 @@ from envmask_trl.training.symptoms import STEPS, Symptoms
 from . import scripted_training
 from .launching import run
 from .scripted_training import CALLS, ROWS, UNFINISHED, PlaysRows
-from .test_trainer import logged, make_trainer
 from .tiny import answer, call, tiny_tokenizer
+from .trained_scripts import logged, make_trainer
 
 FACTS = [
     RowFacts(

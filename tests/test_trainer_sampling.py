@@ -10,8 +10,8 @@ from envmask_trl.training.rows import once_per_run
 from envmask_trl.training.sampling import open_sampler
 from envmask_trl.training.trl_sampler import TRLSampler
 
-from .test_trainer import make_trainer
 from .tiny import impatient_model, tiny_tokenizer
+from .trained_scripts import make_trainer
 
 
 def half(completions, **_):
