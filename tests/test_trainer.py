@@ -46,6 +46,27 @@ def test_rewards_get_exactly_what_is_trained(tmp_path):
     assert 0 < logged(trainer)["env_mask/env_token_share"] < 1
 
 
+def test_a_reward_is_told_which_rollouts_read_a_shortened_observation(tmp_path):
+    seen = []
+
+    def reward(cut_observations, **_):
+        seen.extend(cut_observations)
+        return [0.0, 1.0, 0.0, 1.0]
+
+    def add(a: int, b: int) -> str:
+        """The sum of two numbers, with a long proof.
+
+        Args:
+            a: A number.
+            b: Another number.
+        """
+        return "therefore " * 40 + str(a + b)
+
+    scripts = [CALL_AND_ANSWER, [answer("3")], CALL_AND_ANSWER, [answer("3")]]
+    make_trainer(tmp_path, reward, scripts, tools=[add], max_observation_tokens=20).train()
+    assert seen == [1, 0, 1, 0]
+
+
 def test_a_reward_on_the_models_text_does_not_pay_for_what_a_tool_said(tmp_path):
     """I-81, T11: the tool prints the gold answer, the model does not."""
 
