@@ -18,10 +18,10 @@ from recipes.weather_calculator.tasks import (
     make_rows,
     make_task,
     make_tools,
-    nearest,
     needed_calls,
     temperature,
 )
+from recipes.weather_calculator.warm_start import batches_of_like_lengths
 
 ROOT = Path(__file__).parent.parent
 
@@ -92,16 +92,7 @@ def test_the_rewards_pay_for_the_answer_and_for_steps_towards_it():
     completions = [[*turns, right], [*turns[:1], *turns[:1], wrong], [right], [turns[0], turns[2], wrong]]
     columns = {"answer": [row["answer"]] * 4, "needed": [row["needed"]] * 4}
     assert correct_answer(completions, **columns) == [1.0, 0.0, 1.0, 0.0]
-    # a repeated call counts once, and the calculator does not count before both cities are known
-    assert needed_calls(completions, **columns) == [1.0, 1 / 3, 0.0, 1 / 3]
-
-
-def test_an_expression_of_the_right_form_is_paid_for_each_number_in_its_place():
-    wanted = 'calculator {"expression": "(27-13)*2"}'
-    made = {wanted.replace("13", "31"): 2 / 3, wanted.replace("(27-13)*2", "27-13"): 0.0, wanted: 1.0}
-    assert {call: nearest(wanted, {call}) for call in made} == made
-    assert nearest(wanted, set(made)) == 1.0 and nearest(wanted, set()) == 0.0
-    assert nearest('weather {"city": "Oslo"}', {'weather {"city": "Lima"}'}) == 0.0
+    assert needed_calls(completions, **columns) == [1.0, 1 / 3, 0.0, 2 / 3]  # a repeated call counts once
 
 
 def test_training_and_test_have_different_weather():
@@ -118,3 +109,13 @@ def test_the_calculator_computes_and_does_nothing_else(expression):
 def test_the_models_of_the_mission_have_their_size():
     assert tiny().num_parameters() == 532_832
     assert lite().num_parameters() == 63_912_192
+
+
+def test_rows_of_a_batch_have_about_equal_lengths_and_each_row_is_in_one_batch():
+    lengths = [random.Random(row).randint(20, 180) for row in range(100)]
+    batches = batches_of_like_lengths(lengths)
+    assert sorted(row for batch in batches for row in batch) == list(range(96))  # 4 rows fill no batch of 8
+    assert all(len(batch) == 8 and max(batch) - min(batch) < 32 for batch in batches)  # the curriculum's order stays
+    padded = sum(8 * max(lengths[row] for row in batch) for batch in batches)
+    in_order = sum(8 * max(lengths[start : start + 8]) for start in range(0, 96, 8))
+    assert padded < 0.85 * in_order

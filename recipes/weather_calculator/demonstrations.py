@@ -18,7 +18,7 @@ from .tasks import CITIES, FIELDS, Task, make_task, weather_report
 
 FULL_REPORTS_AT = 0.5  # the share of the tidy part after which weather reports have all their fields
 TOKENIZER_ROWS = 2_000  # enough to meet every city often
-SUMS_GUESSED = 0.75  # of the mixed part's questions that only need the calculator: people trust their arithmetic
+SUMS_GUESSED = 0.8  # of the mixed part's questions that only need the calculator: people trust their arithmetic
 TIDY_WANDERING = 0.15  # of the tidy part: it teaches to find a city's report by its name, not by its place
 MIX = {"tidy": 0.30, "wandering": 0.16, "guess": 0.24, "mistaken": 0.16, "broken": 0.14}  # of the mixed part
 
@@ -46,7 +46,7 @@ def demonstration(quality: str, *, progress: float, rng: random.Random) -> dict:
     irrelevant = round(len(FIELDS) * min(1.0, progress / FULL_REPORTS_AT))
     task = make_task(calls, day=day, rng=rng)
     is_sum = task.expression is not None and not task.cities
-    if is_sum and progress == 1.0 and rng.random() < SUMS_GUESSED:
+    if is_sum and progress == 1.0 and quality != "tidy" and rng.random() < SUMS_GUESSED:
         quality = "guess"
     match quality:
         case "guess" | "mistaken" if quality == "guess" or not calls:

@@ -13,11 +13,8 @@ import ast
 import json
 import operator
 import random
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from itertools import takewhile
-from operator import eq
 
 CITIES = (
     *("Accra", "Athens", "Berlin", "Bern", "Bogota", "Boston", "Cairo", "Dakar", "Delhi"),
@@ -26,8 +23,6 @@ CITIES = (
     *("Quito", "Riga", "Rome", "Seoul", "Sofia", "Sydney", "Tokyo", "Tunis", "Vienna"),
 )
 FIELDS = ("humidity", "wind", "pressure", "rain", "cloud", "visibility", "ozone", "pollen")
-
-NUMBER = re.compile(r"\d+")
 
 _OPERATORS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul}
 
@@ -197,31 +192,14 @@ def is_answer(messages: list[dict], answer: str) -> bool:
 
 
 def needed_calls(completions: list[list[dict]], needed: list[list[str]], **_: object) -> list[float]:
-    """The share of the needed calls that were made, up to the first that was not; 0.0 where none is needed.
+    """The share of the needed calls that were made, each counted once; 0.0 where none is needed.
 
     A question of three calls is at first never answered by chance; this says which step was a step towards it.
-    Computing before both cities are known is none.
     """
     return [
-        steps_towards(wanted, made_calls(messages)) / max(1, len(wanted))
+        len(set(wanted) & made_calls(messages)) / max(1, len(wanted))
         for messages, wanted in zip(completions, needed, strict=True)
     ]
-
-
-def steps_towards(wanted: list[str], made: set[str]) -> float:
-    """How many of the wanted calls were made, the first one that was not counted by what is right in it."""
-    done = len(list(takewhile(made.__contains__, wanted)))
-    return done + sum(nearest(call, made) for call in wanted[done : done + 1])
-
-
-def nearest(wanted: str, made: set[str]) -> float:
-    """1.0 for a call that was made; for an expression of the right form, the share of its numbers that are right."""
-    form = NUMBER.sub("#", wanted)
-    alike = [NUMBER.findall(call) for call in made if NUMBER.sub("#", call) == form]
-    numbers = NUMBER.findall(wanted)
-    if not numbers:
-        return float(wanted in made)
-    return max((sum(map(eq, numbers, found)) / len(numbers) for found in alike), default=0.0)
 
 
 def made_calls(messages: list[dict]) -> set[str]:

@@ -3,6 +3,7 @@
 A plain loop: at this size `trl.SFTTrainer`, which takes the same rows, spends more on bookkeeping than on the model.
 """
 
+import random
 import time
 from collections.abc import Callable
 
@@ -19,6 +20,7 @@ from .optimizer import MuonWithAdamW
 from .progress import EVERY_S
 
 BATCH_SIZE = 8  # small batches learn to copy sooner than large ones in the same time
+NEIGHBOURHOOD = 4  # batches whose rows are sorted by length together
 MUON_LEARNING_RATE = 0.005  # matrices; with AdamW alone copying is not learned within minutes
 ADAMW_LEARNING_RATE = 5e-3  # embeddings and norms
 MAX_GRAD_NORM = 1.0
@@ -47,9 +49,8 @@ def warm_start(
     )
     model.train()
     started = printed = time.perf_counter()
-    for step in range(steps):
-        batch = slice(step * BATCH_SIZE, (step + 1) * BATCH_SIZE)
-        loss = masked_loss(model, encoded["input_ids"][batch], encoded["labels"][batch])
+    for step, batch in enumerate(batches_of_like_lengths([len(ids) for ids in encoded["input_ids"]])):
+        loss = masked_loss(model, *([encoded[name][row] for row in batch] for name in ("input_ids", "labels")))
         loss.backward()
         clip_grad_norm_(model.parameters(), MAX_GRAD_NORM)
         optimizer.step()
@@ -59,6 +60,22 @@ def warm_start(
         if now - printed > EVERY_S or step == steps - 1:
             printed = now
             print(f"SFT   {step + 1:>4}/{steps}  loss {loss.item():.2f}  {now - started:.0f} s", flush=True)
+
+
+def batches_of_like_lengths(lengths: list[int]) -> list[list[int]]:
+    """Rows in batches, each with others of about its length from its neighbourhood: there is little padding then.
+
+    Example, with batches of two and neighbourhoods of two batches:
+        [40, 90, 88, 41] -> [[2, 1], [0, 3]]
+    """
+    rng = random.Random(0)
+    batches = []
+    for start in range(0, len(lengths) - BATCH_SIZE + 1, NEIGHBOURHOOD * BATCH_SIZE):
+        rows = range(start, min(start + NEIGHBOURHOOD * BATCH_SIZE, len(lengths) // BATCH_SIZE * BATCH_SIZE))
+        by_length = sorted(rows, key=lengths.__getitem__)
+        near = [by_length[first : first + BATCH_SIZE] for first in range(0, len(by_length), BATCH_SIZE)]
+        batches += rng.sample(near, len(near))
+    return batches
 
 
 def masked_loss(model: PreTrainedModel, input_ids: list[list[int]], labels: list[list[int]]) -> torch.Tensor:
