@@ -1,0 +1,122 @@
+"""Are the calls legal, and do they reach what has to be reached? Reads calls and their statuses, no text of a result.
+
+Both rewards know which turn earned what (`turn_rewards`), and what they give to turns sums to the reward. Neither pays
+for calling: legal calls cost nothing and earn nothing, and a step that was reached twice was reached once.
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from ..trajectory import CallStatus, ToolCall, ToolResult
+from .reading import Rollout, Turn
+from .reward import TurnReward, column_of
+
+NEVER_RUN = (CallStatus.UNKNOWN_TOOL, CallStatus.BAD_ARGUMENTS, CallStatus.MALFORMED)
+Tool = Callable[..., Any] | Mapping[str, Any]  # a function with type hints and a docstring, or a JSON schema
+
+
+def call_validity(tools: Sequence[Tool] | None = None, *, call_markers: Sequence[str] = ("<tool_call>",)) -> TurnReward:
+    """Minus the share of calls that are not legal, from -1.0 to 0.0; None for a rollout that tried no call.
+
+    Legal: it could be read, its tool exists, its arguments fit. Without `tools` the loop's own statuses decide, which
+    know names and which arguments are there; with `tools`, also the arguments' types against the JSON schema. A legal
+    call whose tool then failed is legal.
+
+    Under a trainer that passes no trajectories, `tools` is needed, and a call that could not be read is known by its
+    marker, left behind in the text.
+
+    Example:
+        call_validity([weather])(trajectories=trajectories)    # two of four calls were legal: [-0.5]
+
+    Args:
+        tools: functions, or schemas as `tools=` of a chat template takes them; for environments, those of an instance.
+    """
+    validators = None if tools is None else argument_validators(tools)
+
+    def illegal(turn: Turn, known: bool) -> tuple[int, int]:
+        """(illegal calls, calls) of one turn."""
+        if turn.unreadable or (not known and not turn.calls and any(marker in turn.raw for marker in call_markers)):
+            return 1, 1
+        results = [*turn.results, *[None] * (len(turn.calls) - len(turn.results))]
+        pairs = list(zip(turn.calls, results, strict=True))
+        return sum(is_illegal(call, result, validators) for call, result in pairs), len(pairs)
+
+    def turn_score(rollout: Rollout) -> list[float] | None:
+        known = rollout.trajectory is not None
+        if not known and validators is None:
+            raise ValueError("call_validity got no `trajectories` from the trainer; give it tools=[...] to check calls")
+        counts = [illegal(turn, known) for turn in rollout.turns]
+        total = sum(tried for _, tried in counts)
+        return [-wrong / total for wrong, _ in counts] if total else None
+
+    return TurnReward(turn_score, name="call_validity", low=-1.0, high=0.0)
+
+
+def gold_steps(column: str = "steps") -> TurnReward:
+    """Share of the dataset's gold steps that a successful call reached, from 0.0 to 1.0, in any order.
+
+    A step is a tool's name, or `{"name": ..., "arguments": {...}}`, whose arguments must be among the call's. Each is
+    reached once, by one call, in the first turn that does it: calling again earns nothing. None where the column is
+    None or empty. Arrow fills missing keys of arguments with null, so a null in a gold step asks for nothing; steps
+    may also be JSON text.
+
+    Example:
+        steps = [{"name": "weather", "arguments": {"city": "Oslo"}}, "calculator"]
+        gold_steps().turn_rewards(trajectories=[...], steps=[steps])      # [[0.5, 0.5, 0.0]]
+    """
+
+    def turn_score(rollout: Rollout) -> list[float] | None:
+        gold = column_of(rollout, column, "gold_steps")
+        left = [as_step(step) for step in (json.loads(gold) if isinstance(gold, str) else gold or ())]
+        total = len(left)
+        if not total:
+            return None
+        scores = []
+        for turn in rollout.turns:
+            before = len(left)
+            for call, result in turn.answered_calls:
+                reached = next((step for step in left if reaches(call, step)), None)
+                if result.status is CallStatus.OK and reached is not None:
+                    left.remove(reached)
+            scores.append((before - len(left)) / total)
+        return scores
+
+    return TurnReward(turn_score, name="gold_steps", low=0.0, high=1.0)
+
+
+def is_illegal(call: ToolCall, result: ToolResult | None, validators: Mapping[str, Any] | None) -> bool:
+    if result is not None and result.status in NEVER_RUN:
+        return True
+    if validators is None:
+        return not isinstance(call.arguments, dict)
+    validator = validators.get(call.name)
+    return validator is None or not validator.is_valid(call.arguments)
+
+
+def argument_validators(tools: Sequence[Tool]) -> dict[str, Any]:
+    """Per tool name the jsonschema validator of its arguments; a name that the schema does not list is no argument."""
+    from jsonschema import Draft202012Validator
+    from transformers.utils import get_json_schema
+
+    validators = {}
+    for tool in tools:
+        schema = get_json_schema(tool) if callable(tool) else tool
+        function = schema.get("function", schema)
+        parameters = {"type": "object", "additionalProperties": False, **function.get("parameters", {})}
+        validators[function["name"]] = Draft202012Validator(parameters)
+    return validators
+
+
+def as_step(step: str | Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    if isinstance(step, str):
+        return step, {}
+    wanted = step.get("arguments") or {}
+    wanted = json.loads(wanted) if isinstance(wanted, str) else wanted
+    return step["name"], {name: value for name, value in wanted.items() if value is not None}
+
+
+def reaches(call: ToolCall, step: tuple[str, dict[str, Any]]) -> bool:
+    name, wanted = step
+    arguments = call.arguments if isinstance(call.arguments, dict) else {}
+    return call.name == name and all(key in arguments and arguments[key] == value for key, value in wanted.items())

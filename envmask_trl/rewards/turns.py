@@ -1,0 +1,68 @@
+"""Rewards of single turns: the contract, and how they reach earlier turns. Knows numbers: no rollouts, no trainer.
+
+turns            call        call        answer
+dense            0.5         0.0         1.0         what each turn itself earned
+returned, 0.5    0.75        0.5         1.0         r_t + discount * returned_{t+1}
+sparse           0.0         0.0         1.5         their sum, at the end
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal, Protocol, runtime_checkable
+
+Density = Literal["sparse", "dense", "returned"]
+
+
+@runtime_checkable
+class GivesTurnRewards(Protocol):
+    """What a reward function has, next to being callable, if it knows which turn earned what.
+
+    Example:
+        reward.turn_rewards(trajectories=trajectories, prompts=prompts, answer=answers)
+        [[0.5, 0.0, 1.0], None]          # one list per rollout, one number per turn of the model; None: does not apply
+
+    It gets the keywords that the reward function got.
+    """
+
+    def turn_rewards(self, **columns: Any) -> list[list[float] | None]: ...
+
+
+def check_turn_rewards(
+    name: str, values: Iterable[Sequence[float] | None], num_turns: Sequence[int]
+) -> list[list[float] | None]:
+    """The same values as lists of floats.
+
+    Raises:
+        ValueError: another number of rollouts, or of turns in one.
+    """
+    kept = [None if turns is None else [float(value) for value in turns] for turns in values]
+    if len(kept) != len(num_turns):
+        raise ValueError(f"{name} gave turn rewards for {len(kept)} rollouts, expected {len(num_turns)}")
+    for row, (turns, expected) in enumerate(zip(kept, num_turns, strict=True)):
+        if turns is not None and len(turns) != expected:
+            raise ValueError(
+                f"{name} gave rollout {row} {len(turns)} turn rewards, expected one for each of its {expected} turns"
+            )
+    return kept
+
+
+def at_density(turns: Sequence[float], density: Density, discount: float) -> list[float]:
+    """The rewards of one rollout's turns in the form asked for.
+
+    Example:
+        at_density([0.5, 0.0, 1.0], "returned", 0.5)    [0.75, 0.5, 1.0]
+        at_density([0.5, 0.0, 1.0], "sparse", 0.5)      [0.0, 0.0, 1.5]
+    """
+    if density == "dense" or not turns:
+        return list(turns)
+    if density == "sparse":
+        return [0.0] * (len(turns) - 1) + [sum(turns)]
+    return returned(turns, discount)
+
+
+def returned(turns: Sequence[float], discount: float) -> list[float]:
+    """R_t = r_t + discount * R_{t+1}: what a turn earned and what followed. `[0, 0, 1]`, 0.5 -> `[0.25, 0.5, 1]`."""
+    following, reversed_returns = 0.0, []
+    for value in reversed(turns):
+        following = value + discount * following
+        reversed_returns.append(following)
+    return reversed_returns[::-1]
