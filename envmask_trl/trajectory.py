@@ -130,6 +130,7 @@ class Trajectory:
     cut_observations: int = 0  # observations shortened to fit
     control_tokens: int = 0  # control tokens found in observations and kept from becoming ids
     malformed_calls: int = 0
+    state_keys: tuple[str | None, ...] = ()  # the environment's `state_key()` before each of the model's turns
     drift: tuple[str, ...] = ()  # kinds of `DriftKind`, one for each place where a rendering changed what was held
 
     def __post_init__(self) -> None:

@@ -93,8 +93,7 @@ class FirstStepAudit:
         of_trainer = trainer.own_rows(trainer.rewards_per_func, len(rows))
         fault = self.witness.fault([row.completion_ids for row in rows], of_trainer)
         rewards = self.witness.rewards(of_trainer)
-        if trainer.args.unfinished_policy == "drop":
-            rewards[torch.tensor(trainer.columns["unfinished"], device=rewards.device)] = torch.nan
+        rewards[torch.tensor(trainer.columns["dropped"], device=rewards.device)] = torch.nan
         prompts = gather(fingerprints(rows, rewards.device)).view(-1, trainer.num_generations)
         if not fault and (prompts != prompts[:, :1]).any():
             fault = "rollouts of different prompts stand in one group, whose mean reward is the baseline"
@@ -141,7 +140,7 @@ def sampled_rows(trainer: Any) -> list[AuditedRow]:
             stop_token_ids=trainer.eos_token_ids,
             mask_env_tokens=args.mask_env_tokens,
         )
-        if args.unfinished_policy != "train" and columns["unfinished"][index]:
+        if columns["no_loss"][index]:
             trained = (0,) * len(trained)
         prompt_ids = tuple(columns["prompt_ids"][index])
         rows.append(AuditedRow(prompt_ids, completion_ids, trajectory.sources[:kept], trained, (0.0,)))

@@ -4,6 +4,8 @@ class Maze:
     def reset(self, **row) -> str | list | None: ...    the observation that opens the episode
     def move(self, to: str) -> str: ...                 public methods are tools, sync or async
     def get_reward(self) -> float: ...                  optional
+    def get_turn_rewards(self) -> list[float]: ...      optional, see `training/turn_scores.py`; more than TRL knows
+    def state_key(self) -> str: ...                     optional: names the state, equal for equal states; the same
     done: bool                                          optional: the episode is over
     def close(self) -> None: ...                        optional, sync or async; more than TRL knows
 """
@@ -17,7 +19,7 @@ from typing import Any
 from ..trajectory import CallStatus, Message, ToolCall
 from .tools import ToolJob, ToolRunner
 
-NOT_TOOLS = frozenset({"reset", "get_reward", "close"})
+NOT_TOOLS = frozenset({"reset", "get_reward", "get_turn_rewards", "state_key", "close"})
 CLOSED = "_envmask_closed"  # set on an instance that was closed
 
 
@@ -96,6 +98,12 @@ def is_done(env: object) -> bool:
     """Whether the attribute `done` says so; a method of that name is a tool, not the flag."""
     done = getattr(env, "done", False)
     return not callable(done) and bool(done)
+
+
+def state_key(env: object) -> str | None:
+    """What the optional `state_key()` says now, as text; None of an environment without one."""
+    method = getattr(env, "state_key", None)
+    return str(method()) if callable(method) else None
 
 
 def close_environment(env: object, *, runner: ToolRunner | None = None) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from ..trajectory import CallStatus, Message, Segment, Source, StopReason, ToolCall, ToolResult, Trajectory
 from .drift import Drift
+from .environments import state_key
 from .limits import RolloutLimits
 from .observations import Observation
 from .rendered_history import History
@@ -46,6 +47,7 @@ class RolloutState:
     cut_observations: int = 0
     control_tokens: int = 0
     drift: list[Drift] = field(default_factory=list)
+    state_keys: list[str | None] = field(default_factory=list)  # of the environment, before each turn
     segments: list[Segment] = field(default_factory=list)
     messages: list[Message] = field(default_factory=list)
     tool_results: list[ToolResult] = field(default_factory=list)
@@ -86,6 +88,7 @@ class RolloutState:
         self.messages += self.pending_messages
         self.pending, self.pending_messages = (), []
         self._append(Segment(Source.MODEL, tuple(sample.token_ids), sample.logprobs))
+        self.state_keys.append(state_key(self.environment))
         self.messages.append(with_call_ids(turn.message, turn.calls, self.num_turns - 1))
         self.calls, self.problem = numbered(turn.calls, self.num_turns - 1), turn.reason
 
@@ -126,6 +129,7 @@ class RolloutState:
             control_tokens=self.control_tokens,
             malformed_calls=self.malformed_calls,
             drift=tuple(drift.kind.value for drift in self.drift),
+            state_keys=tuple(self.state_keys) if any(key is not None for key in self.state_keys) else (),
         )
 
     def _append(self, segment: Segment) -> None:

@@ -82,6 +82,7 @@ class HookedGRPOTrainer(AcrossProcesses, GRPOTrainer):
     model: Any
     tree_forward: TreeForward | None = None
     times: StepTimes
+    credit: Any  # a `TurnCredit`
     trained: Tensor | None = None  # [B, C] while log-probs are computed: the positions that are scored
 
     def roll_out(self, prompts: list) -> dict[str, Any]:
@@ -131,6 +132,9 @@ class HookedGRPOTrainer(AcrossProcesses, GRPOTrainer):
     def _calculate_rewards(self, inputs: list, prompts: list, completions: list, completion_ids_list: list) -> Tensor:
         with self.times.phase("rewards"):
             rewards = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
+            given = {"prompts": prompts, "completions": completions, "completion_ids": completion_ids_list}
+            logs = {"log_extra": self._log_completion_extra, "log_metric": self._log_metric}
+            self.credit.score(inputs, given | logs)
         return self.adjust_rewards(rewards)
 
     def _prepare_inputs(self, generation_batch: Any) -> Batch:

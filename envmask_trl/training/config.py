@@ -2,7 +2,7 @@
 
 import copy
 from dataclasses import MISSING, dataclass, field, fields
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from trl import GRPOConfig
 
@@ -10,7 +10,8 @@ from ..rollout.limits import Cut, RolloutLimits
 from ..rollout.observations import ControlTokenPolicy, ObservationMode
 
 SamplerChoice = Literal["auto", "kept_cache", "trl"]
-UnfinishedPolicy = Literal["train", "mask_loss", "drop"]
+LeftOut = Literal["train", "mask_loss", "drop"]  # see `left_out.py`
+Credit = Literal["outcome", "turn_discounted", "turn", "gigpo"]
 DEFAULT_ITERATIONS = 16
 
 
@@ -30,11 +31,23 @@ class EnvMaskGRPOConfig(GRPOConfig):
     mask_env_tokens: bool = option(
         True, "Leave what the environment wrote out of the loss. False is for ablation: observations are trained."
     )
-    unfinished_policy: UnfinishedPolicy = option(
+    unfinished_policy: LeftOut = option(
         "train",
         "What a rollout that was ended from outside is used for: 'train', 'mask_loss' (no loss, but it stays in its "
         "group's baseline) or 'drop' (neither). `mask_truncated_completions=True` means 'mask_loss'.",
     )
+    void_policy: LeftOut = option(
+        "train",
+        "The same for a void rollout: its environment failed, none of its calls came back, or none could be read. A "
+        "rollout that is unfinished too is treated as the stricter of both policies says.",
+    )
+    credit: Credit = option(
+        "outcome",
+        "What a turn is worth: 'outcome' (GRPO: what its rollout is), 'turn' (its own score), 'turn_discounted' (its "
+        "own and the later ones, discounted) or 'gigpo' (the outcome, and what others did in the same state).",
+    )
+    turn_discount: float = option(0.95, "Of a turn's reward for the turn before, in 'turn_discounted' and 'gigpo'.")
+    step_advantage_weight: float = option(1.0, "Of the comparison in the same state beside the outcome, in 'gigpo'.")
     sampler: SamplerChoice = option(
         "auto",
         "What samples the turns: 'kept_cache' keeps keys and values from turn to turn, 'trl' is the engine TRL is "
@@ -71,7 +84,9 @@ class EnvMaskGRPOConfig(GRPOConfig):
     def check_env_mask_options(self) -> None:
         """Raise on a wrong value, before any work starts."""
         allowed: dict[str, tuple[str, ...]] = {
-            "unfinished_policy": ("train", "mask_loss", "drop"),
+            "unfinished_policy": get_args(LeftOut),
+            "void_policy": get_args(LeftOut),
+            "credit": get_args(Credit),
             "control_tokens": ("split", "escape", "reject"),
             "observation_mode": ("block", "diff"),
             "sampler": ("auto", "kept_cache", "trl"),
@@ -83,6 +98,8 @@ class EnvMaskGRPOConfig(GRPOConfig):
             raise ValueError(f"tool_timeout_s is {self.tool_timeout_s}, expected more than 0 seconds")
         if self.tool_retries < 0:
             raise ValueError(f"tool_retries is {self.tool_retries}, expected 0 or more")
+        if not 0 <= self.turn_discount <= 1:
+            raise ValueError(f"turn_discount is {self.turn_discount}, expected a number from 0 to 1")
         if self.max_tool_calling_iterations is None:
             self.max_tool_calling_iterations = DEFAULT_ITERATIONS
         if self.mask_truncated_completions:

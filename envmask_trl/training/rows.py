@@ -11,7 +11,7 @@ from typing import Any
 from ..packing import pack_rollouts
 from ..trajectory import Source, Trajectory
 
-REWARD_COLUMNS = ("trajectories", "completion_texts", "model_texts", "stop_reasons", "unfinished")
+REWARD_COLUMNS = ("trajectories", "completion_texts", "model_texts", "stop_reasons", "unfinished", "cut_observations")
 EMPTY_TURN = {"role": "assistant", "content": ""}  # what a reward sees of a rollout in which nothing was sampled
 
 
@@ -37,24 +37,18 @@ def trl_rows(
     *,
     filler_id: int,
     mask_env_tokens: bool,
-    mask_unfinished: bool,
 ) -> dict[str, Any]:
     """The aligned columns in the form that TRL's generation hook returns.
 
     A row without a completion gets one filler token under a 0: tensors need a token, the loss does not see it.
 
     Args:
-        columns: output of `pack_rollouts` with its text columns.
+        columns: output of `pack_rollouts` with its text columns, and of `left_out`: rows that get no trained token.
         mask_env_tokens: False adds ENV tokens (never TEMPLATE, never the prompt) to the loss.
-        mask_unfinished: give rows that were ended from outside no trained token.
     """
     masks = [
-        [0] * len(env_mask)
-        if mask_unfinished and unfinished
-        else trained_sources(env_mask, trajectory, mask_env_tokens)
-        for env_mask, trajectory, unfinished in zip(
-            columns["env_mask"], trajectories, columns["unfinished"], strict=True
-        )
+        [0] * len(env_mask) if no_loss else trained_sources(env_mask, trajectory, mask_env_tokens)
+        for env_mask, trajectory, no_loss in zip(columns["env_mask"], trajectories, columns["no_loss"], strict=True)
     ]
     logprobs = columns.get("logprobs")
     foreign = 0.0 if mask_env_tokens else float("nan")  # a NaN says "the engine told none": TRL then corrects nothing
@@ -77,6 +71,7 @@ def trl_rows(
             "model_texts": columns["model_text"],
             "stop_reasons": [trajectory.stop_reason for trajectory in trajectories],
             "unfinished": columns["unfinished"],
+            "cut_observations": [trajectory.cut_observations for trajectory in trajectories],
         },
     }
 

@@ -23,12 +23,14 @@ from ..trajectory import Trajectory
 from ._trl import HookedGRPOTrainer, any_template_accepted
 from .chat_format import chat_format
 from .config import DEFAULT_ITERATIONS, EnvMaskGRPOConfig
+from .left_out import left_out
 from .loss_inputs import ROW_MEAN_LOSSES, Batch, annotate_windows, apply_mask, trained_positions, window_counts
 from .rows import REWARD_COLUMNS, checked_rollout_func, to_columns, trl_rows
 from .sampling import keeps_cache, open_sampler
 from .shared_prefix import tree_forward
 from .step_log import StepLog
 from .step_times import StepTimes
+from .turn_credit import TurnCredit, saved_advantages
 
 logger = logging.get_logger(__name__)
 
@@ -97,6 +99,7 @@ class EnvMaskGRPOTrainer(HookedGRPOTrainer):
         self.parser, self.encoder = chat_format(self, parser)
         self.times = StepTimes()
         self.step_log = StepLog(self)
+        self.credit = TurnCredit(self)
         self.columns: dict[str, list] = {}  # the aligned columns of the latest rollouts
         self.trajectories: list[Trajectory] = []
         self.rewards_per_func: Tensor | None = None
@@ -139,6 +142,8 @@ class EnvMaskGRPOTrainer(HookedGRPOTrainer):
             self.columns = columns | pack_rollouts(
                 columns, max_total_length=max_total_length or longest(columns), tokenizer=self.processing_class
             )
+            policies = self.args.unfinished_policy, self.args.void_policy
+            self.columns |= left_out(self.trajectories, self.columns["unfinished"], *policies)
         self.step_log.rollouts(self.trajectories, self.columns)
         return trl_rows(
             self.columns,
@@ -146,20 +151,20 @@ class EnvMaskGRPOTrainer(HookedGRPOTrainer):
             prompts,
             filler_id=self.processing_class.pad_token_id,
             mask_env_tokens=self.args.mask_env_tokens,
-            mask_unfinished=self.args.unfinished_policy != "train",
         )
 
     def adjust_rewards(self, rewards_per_func: Tensor) -> Tensor:
         """Take rollouts that are to be dropped out of their group's baseline: a NaN is not scored."""
         self.rewards_per_func = rewards_per_func
         self.step_log.rewards(rewards_per_func)
-        if self.args.unfinished_policy != "drop" or not self.columns:
+        if "drop" not in (self.args.unfinished_policy, self.args.void_policy) or not self.columns:
             return rewards_per_func
-        dropped = gather(torch.tensor(self.columns["unfinished"], device=rewards_per_func.device))
+        dropped = gather(torch.tensor(self.columns["dropped"], device=rewards_per_func.device))
         return rewards_per_func.masked_fill(dropped.unsqueeze(1), torch.nan)
 
     def after_scoring(self, batch: Batch) -> None:
-        """Write the scored rollouts down before anything can go wrong with them."""
+        """Give each turn its credit, and write the scored rollouts down before anything can go wrong with them."""
+        self.credit.assign(batch)
         if not (self.args.save_rollouts and self.model.training and self.columns):
             return
         assert self.rewards_per_func is not None
@@ -169,7 +174,8 @@ class EnvMaskGRPOTrainer(HookedGRPOTrainer):
         )
         own_rewards = self.own_rows(self.rewards_per_func, len(self.trajectories)).tolist()
         rewards = [dict(zip(self.reward_func_names, values, strict=True)) for values in own_rewards]
-        columns = rollout_columns(self.trajectories, rewards=rewards, advantages=batch["advantages"].tolist())
+        advantages = saved_advantages(batch, [len(trajectory.completion_ids) for trajectory in self.trajectories])
+        columns = rollout_columns(self.trajectories, rewards=rewards, advantages=advantages)
         masks = (batch["completion_mask"] * batch["tool_mask"]).tolist()
         columns["loss_mask"] = [mask[: len(ids)] for mask, ids in zip(masks, columns["completion_ids"], strict=True)]
         save_rollouts(columns | {"step": [self.state.global_step] * len(rewards)}, path)
