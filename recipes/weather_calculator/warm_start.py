@@ -5,12 +5,14 @@ A plain loop: at this size `trl.SFTTrainer`, which takes the same rows, spends m
 
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 
 import torch
 from torch.nn.functional import cross_entropy
 from torch.nn.utils import clip_grad_norm_
 from torch.nn.utils.rnn import pad_sequence
+from torch.utils.data import DataLoader
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import get_json_schema
 
@@ -27,6 +29,8 @@ MAX_GRAD_NORM = 1.0
 FINAL_SHARE = 0.1  # what is left of the learning rates at the end
 IGNORED = -100  # the label of what the model did not write
 
+Row = tuple[list[int], list[int]]  # ids and labels
+
 
 def warm_start(
     model: PreTrainedModel,
@@ -41,7 +45,13 @@ def warm_start(
     From the share `decay_from` of the steps on, the learning rates fall linearly.
     """
     schemas = [get_json_schema(tool) for tool in tools]  # read once, not for each conversation
-    encoded = mask_observations({"messages": [row["messages"] for row in rows]}, tokenizer=tokenizer, tools=schemas)
+    neighbourhoods = DataLoader(
+        [row["messages"] for row in rows],
+        batch_size=NEIGHBOURHOOD * BATCH_SIZE,
+        collate_fn=partial(encode, tokenizer=tokenizer, schemas=schemas),
+        num_workers=1,  # encodes the next conversations while this process learns from the last
+        prefetch_factor=8,
+    )
     optimizer = MuonWithAdamW(model, muon_lr=MUON_LEARNING_RATE, adamw_lr=ADAMW_LEARNING_RATE)
     steps = len(rows) // BATCH_SIZE
     schedule = torch.optim.lr_scheduler.LambdaLR(
@@ -49,8 +59,8 @@ def warm_start(
     )
     model.train()
     started = printed = time.perf_counter()
-    for step, batch in enumerate(batches_of_like_lengths([len(ids) for ids in encoded["input_ids"]])):
-        loss = masked_loss(model, *([encoded[name][row] for row in batch] for name in ("input_ids", "labels")))
+    for step, batch in enumerate(batches_of_like_lengths(neighbourhoods)):
+        loss = masked_loss(model, *zip(*batch, strict=True))
         loss.backward()
         clip_grad_norm_(model.parameters(), MAX_GRAD_NORM)
         optimizer.step()
@@ -62,23 +72,26 @@ def warm_start(
             print(f"SFT   {step + 1:>4}/{steps}  loss {loss.item():.2f}  {now - started:.0f} s", flush=True)
 
 
-def batches_of_like_lengths(lengths: list[int]) -> list[list[int]]:
-    """Rows in batches, each with others of about its length from its neighbourhood: there is little padding then.
+def encode(conversations: list[list[dict]], *, tokenizer: PreTrainedTokenizerBase, schemas: list[dict]) -> list[Row]:
+    """The ids of each conversation, and its labels: the same where the model would have written, otherwise -100."""
+    encoded = mask_observations({"messages": conversations}, tokenizer=tokenizer, tools=schemas)
+    return list(zip(encoded["input_ids"], encoded["labels"], strict=True))
 
-    Example, with batches of two and neighbourhoods of two batches:
-        [40, 90, 88, 41] -> [[2, 1], [0, 3]]
+
+def batches_of_like_lengths(neighbourhoods: Iterable[list[Row]]) -> Iterator[list[Row]]:
+    """Each neighbourhood's rows in batches, a row with others of about its length: there is little padding then.
+
+    Example, with rows of these lengths and batches of two:
+        [[40, 90, 88, 41]] -> [88, 90], [40, 41]
     """
     rng = random.Random(0)
-    batches = []
-    for start in range(0, len(lengths) - BATCH_SIZE + 1, NEIGHBOURHOOD * BATCH_SIZE):
-        rows = range(start, min(start + NEIGHBOURHOOD * BATCH_SIZE, len(lengths) // BATCH_SIZE * BATCH_SIZE))
-        by_length = sorted(rows, key=lengths.__getitem__)
-        near = [by_length[first : first + BATCH_SIZE] for first in range(0, len(by_length), BATCH_SIZE)]
-        batches += rng.sample(near, len(near))
-    return batches
+    for rows in neighbourhoods:
+        by_length = sorted(rows, key=lambda row: len(row[0]))
+        batches = [by_length[first : first + BATCH_SIZE] for first in range(0, len(by_length), BATCH_SIZE)]
+        yield from rng.sample(batches, len(batches))
 
 
-def masked_loss(model: PreTrainedModel, input_ids: list[list[int]], labels: list[list[int]]) -> torch.Tensor:
+def masked_loss(model: PreTrainedModel, input_ids: Sequence[list[int]], labels: Sequence[list[int]]) -> torch.Tensor:
     """The mean negative log-likelihood of the labelled tokens; the others never reach the LM head."""
     ids, targets = (
         pad_sequence([torch.tensor(row) for row in rows], batch_first=True, padding_value=padding)
