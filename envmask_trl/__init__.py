@@ -18,7 +18,15 @@ _HOME = {
     "Trajectory": "trajectory",
     "completion_mask_from_env_mask": "masks",
     "pack_rollouts": "packing",
-    "mask_observations": "sft",
+    "mask_observations": "sft.map",
+    "mask_dataset": "sft.map",
+    "MaskReport": "sft.report",
+    "TooManyDropped": "sft.report",
+    "PartWeights": "sft.parts",
+    "TagFormat": "sft.tag_format",
+    "register_special_tokens": "sft.special_tokens",
+    "check_packing": "sft.packing_check",
+    "WeightedSFTTrainer": "training.weighted_sft",
     "run_rollouts": "rollout.loop",
     "RolloutLimits": "rollout.limits",
     "Context": "rollout.samplers",
@@ -32,6 +40,23 @@ _HOME = {
     "TemplateParser": "rollout.tool_calls",
     "ToolRunner": "rollout.tools",
     "RolloutAborted": "rollout.tools",
+    "BatchedTool": "rollout.batched_tools",
+    "Document": "rollout.search.retriever",
+    "Retriever": "rollout.search.retriever",
+    "BM25Retriever": "rollout.search.bm25",
+    "DenseRetriever": "rollout.search.dense",
+    "HTTPRetriever": "rollout.search.http",
+    "SearchTool": "rollout.search.tool",
+    "TagProtocol": "rollout.search.tag_protocol",
+    "compose": "rewards.compose",
+    "bounded": "rewards.compose",
+    "Reward": "rewards.reward",
+    "TurnReward": "rewards.reward",
+    "Rollout": "rewards.reading",
+    "Judge": "rewards.judge",
+    "HeldOutWatch": "rewards.held_out",
+    "rules": "rewards",
+    "hacking": "rewards",
     "EnvMaskGRPOConfig": "training.config",
     "EnvMaskGRPOTrainer": "training.trainer",
     "save_rollouts": "inspect.records",
@@ -61,17 +86,36 @@ if TYPE_CHECKING:
     from .inspect.view import view
     from .masks import completion_mask_from_env_mask
     from .packing import pack_rollouts
+    from .rewards import hacking, rules
+    from .rewards.compose import bounded, compose
+    from .rewards.held_out import HeldOutWatch
+    from .rewards.judge import Judge
+    from .rewards.reading import Rollout
+    from .rewards.reward import Reward, TurnReward
+    from .rollout.batched_tools import BatchedTool
     from .rollout.kept_cache import KeptCacheSampler
     from .rollout.limits import RolloutLimits
     from .rollout.loop import run_rollouts
     from .rollout.observations import ObservationEncoder
     from .rollout.samplers import Context, Sample, Sampler, ScriptedSampler
+    from .rollout.search.bm25 import BM25Retriever
+    from .rollout.search.dense import DenseRetriever
+    from .rollout.search.http import HTTPRetriever
+    from .rollout.search.retriever import Document, Retriever
+    from .rollout.search.tag_protocol import TagProtocol
+    from .rollout.search.tool import SearchTool
     from .rollout.tool_calls import ParsedTurn, TemplateParser
     from .rollout.tools import RolloutAborted, ToolRunner
     from .rollout.transformers_sampler import TransformersSampler
-    from .sft import mask_observations
+    from .sft.map import mask_dataset, mask_observations
+    from .sft.packing_check import check_packing
+    from .sft.parts import PartWeights
+    from .sft.report import MaskReport, TooManyDropped
+    from .sft.special_tokens import register_special_tokens
+    from .sft.tag_format import TagFormat
     from .training.config import EnvMaskGRPOConfig
     from .training.trainer import EnvMaskGRPOTrainer
+    from .training.weighted_sft import WeightedSFTTrainer
     from .trajectory import CallStatus, Segment, Source, StopReason, ToolCall, ToolResult, Trajectory
 
 
