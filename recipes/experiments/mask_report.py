@@ -1,0 +1,137 @@
+"""The mask ablation's figure and tables, from its records alone. Knows what was found; trains nothing."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from .comparison import interval, sign_flip_p
+from .markdown import replace_section
+from .records import Record, by_arm
+
+Seeds = Mapping[int, Record]
+COMPARED = "0-2"  # calls: the questions that every seed's demonstrations show
+
+
+def draw_and_report(records: list[Record], *, output: Path, report: Path | None = None) -> None:
+    """Write mask_ablation.png and .md into `output`, and the tables into a marked section of `report`."""
+    arms = by_arm(records)
+    text = "\n\n".join([success_table(arms), signal_table(arms)])
+    (output / "mask_ablation.md").write_text(text + "\n", encoding="utf-8")
+    if report is not None:
+        replace_section(report, "mask ablation", text)
+    draw(arms, output / "mask_ablation.png")
+
+
+def partner(arm: str) -> str:
+    """The arm with the mask, and otherwise alike, that an arm without it is compared with; at one learning rate."""
+    return arm.replace("off", "on", 1).removesuffix("-third").removesuffix("-triple")
+
+
+def success(record: Record, decoding: str, calls: str) -> float:
+    """Held-out success; 0 where training ended in weights that sample nothing."""
+    return record["held_out"][decoding][calls] if record["held_out"] else 0.0
+
+
+def success_table(arms: Mapping[str, Seeds]) -> str:
+    """Held-out success of each arm, and the paired test against the arm with the mask."""
+    lines = [
+        "| arm | seeds | sampled, 0-2 calls | sampled, 3 calls | greedy, 0-2 calls | greedy, 3 calls "
+        "| minus mask on, sampled 0-2 (paired) | p |",
+        "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
+    ]
+    for arm, seeds in arms.items():
+        cells = [
+            str(interval([success(record, decoding, calls) for record in seeds.values()]))
+            for decoding in ("sampled", "greedy")
+            for calls in (COMPARED, "3")
+        ]
+        lines.append(f"| `{arm}` | {len(seeds)} | {' | '.join(cells)} | {' | '.join(difference(arm, arms))} |")
+    return "\n".join(lines)
+
+
+def difference(arm: str, arms: Mapping[str, Seeds]) -> tuple[str, str]:
+    """The mean of the seeds' differences to the partner with its interval, and p; empty without a partner."""
+    other = arms.get(partner(arm), {})
+    shared = sorted(set(arms[arm]) & set(other))
+    if not arm.startswith("off") or not shared:
+        return "", ""
+    apart = [
+        success(arms[arm][seed], "sampled", COMPARED) - success(other[seed], "sampled", COMPARED) for seed in shared
+    ]
+    return str(interval(apart)), f"{sign_flip_p(apart):.3g}"
+
+
+def signal_table(arms: Mapping[str, Seeds]) -> str:
+    """Gradient norms, the environment's part of the unmasked gradient, and how often the model plays the tools."""
+    lines = [
+        "| arm | gradient norm, first 10 steps | last 10 | part of the environment in the unmasked gradient, step 1 | last "
+        "| cosine of masked and unmasked, last | rollouts in which the model writes observations, last 10 steps |",
+        "| --- | ---: | ---: | ---: | ---: | ---: | ---: |",
+    ]
+    for arm, seeds in arms.items():
+        records = [record for record in seeds.values() if record["steps"] and record["paired"]]
+        if not records:
+            continue
+        cells = [
+            interval([tail_mean(record["curves"]["grad_norm"][:10]) for record in records]),
+            interval([tail_mean(record["curves"]["grad_norm"]) for record in records]),
+            interval([record["paired"][0]["gradient"] for record in records]),
+            interval([record["paired"][-1]["gradient"] for record in records]),
+            interval([record["paired"][-1]["cosine"] for record in records]),
+            interval([tail_mean(record["curves"]["plays_environment"]) for record in records]),
+        ]
+        lines.append(f"| `{arm}` | {' | '.join(map(str, cells))} |")
+    return "\n".join(lines)
+
+
+def tail_mean(values: list[float], count: int = 10) -> float:
+    tail = values[-count:]
+    return sum(tail) / len(tail)
+
+
+def draw(arms: Mapping[str, Seeds], path: Path) -> None:
+    """Curves of right answers and gradient norms of the main arms, and held-out success of all."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, (curves, norms, final) = pyplot.subplots(1, 3, figsize=(13, 4), layout="constrained")
+    main_arms = [arm for arm in ("on", "off", "off-third", "off-triple") if arm in arms]
+    for number, arm in enumerate(main_arms):
+        draw_curve(curves, arms[arm], "right_answers", label=labelled(arm, arms[arm]), color=f"C{number}")
+        draw_curve(norms, arms[arm], "grad_norm", label=labelled(arm, arms[arm]), color=f"C{number}")
+    curves.set(title="right answers in training", xlabel="GRPO step", ylabel="share of rollouts", ylim=(0, 1))
+    norms.set(title="gradient norm", xlabel="GRPO step", yscale="log")
+    curves.legend(frameon=False)
+    names = list(arms)[::-1]
+    found = [interval([success(record, "sampled", COMPARED) for record in arms[name].values()]) for name in names]
+    colors = ["C0" if name.startswith("on") else "C1" if name.startswith("off") else "0.6" for name in names]
+    halves = [value.half if value.half == value.half else 0.0 for value in found]
+    final.barh(names, [value.mean for value in found], xerr=halves, color=colors, error_kw={"lw": 1})
+    final.set(title="held-out success, sampled, 0 to 2 calls", xlim=(0, 1.05))
+    for axes in (curves, norms, final):
+        axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(path, dpi=110)
+    pyplot.close(figure)
+
+
+def labelled(arm: str, seeds: Seeds) -> str:
+    return f"mask {arm} ({len(seeds)} seeds)"
+
+
+def draw_curve(axes: Any, seeds: Seeds, name: str, *, label: str, color: str) -> None:
+    """The mean over seeds of each step, smoothed over five steps, with its 95 % interval."""
+    smooth = [smoothed(record["curves"][name]) for record in seeds.values()]
+    shortest = min(map(len, smooth))
+    found = [interval([curve[step] for curve in smooth]) for step in range(shortest)]
+    steps = list(range(1, shortest + 1))
+    axes.plot(steps, [value.mean for value in found], label=label, color=color)
+    if len(smooth) > 1:
+        low, high = ([value.mean + sign * value.half for value in found] for sign in (-1, 1))
+        axes.fill_between(steps, low, high, color=color, alpha=0.15, lw=0)
+
+
+def smoothed(values: list[float], width: int = 5) -> list[float]:
+    """The mean of each value and of the `width - 1` before it."""
+    return [sum(values[max(0, end - width) : end]) / min(end, width) for end in range(1, len(values) + 1)]
