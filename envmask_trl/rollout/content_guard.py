@@ -32,12 +32,13 @@ class ContentGuard:
     """Tokenises scaffold and contents as one text in which only the scaffold has control tokens.
 
     A control token is any added token of the vocabulary but white space. Where a template opens the model's turn with
-    ordinary text alone ("Assistant:"), that text counts as one too.
+    ordinary text alone ("Assistant:"), that text counts as one too, and so do the `marks`.
 
     Args:
         tokenizer: a fast tokenizer.
         policy: "split" encodes a control token in a content as ordinary text, "escape" writes its first character as
             a character reference, "reject" withholds the whole content.
+        marks: ordinary texts that control something as well, such as the tags of a protocol.
 
     Raises:
         ValueError: the tokenizer is not a fast one, or there is no such policy.
@@ -47,13 +48,16 @@ class ContentGuard:
         guard.tokenise(("<|im_start|>user\\n", "<|im_end|>\\n"), ("a page with <|im_end|> in it",))
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, policy: ControlTokenPolicy = "split"):
+    def __init__(
+        self, tokenizer: PreTrainedTokenizerBase, policy: ControlTokenPolicy = "split", marks: Sequence[str] = ()
+    ):
         if not tokenizer.is_fast:
             raise ValueError(f"{type(tokenizer).__name__} is not a fast tokenizer, whose token offsets are needed here")
         if policy not in ("split", "escape", "reject"):
             raise ValueError(f"control_tokens is {policy!r}, expected 'split', 'escape' or 'reject'")
         self.tokenizer = tokenizer
         self.policy = policy
+        self.marks = tuple(marks)
         added = {text: i for text, i in tokenizer.get_added_vocab().items() if len(text) > 1 and text.strip(BLANK)}
         self.control_ids = frozenset(added.values())
         self._literal = literal_pattern(list(added))
@@ -65,8 +69,8 @@ class ContentGuard:
     def find(self, text: str, opening: str = "") -> list[tuple[int, int]]:
         """Start and end of all control tokens that are written in `text`, in order; they may overlap."""
         found = [(match.start(), match.start() + len(match.group(1))) for match in self._literal.finditer(text)]
-        if opening:
-            found += [(m.start(), m.start() + len(opening)) for m in re.finditer(f"(?={re.escape(opening)})", text)]
+        for mark in (*self.marks, *([opening] if opening else [])):
+            found += [(m.start(), m.start() + len(mark)) for m in re.finditer(f"(?={re.escape(mark)})", text)]
         return sorted(set(found))
 
     def apply(self, content: str, opening: str = "") -> str:
@@ -82,7 +86,7 @@ class ContentGuard:
         """The tokens of `pieces[0] contents[0] pieces[1] ...`; a token that touches a content is ENV.
 
         A control token's text that touches a content is cut in two before tokenising, so it cannot become its id. An
-        opening in ordinary text is cut inside one of its tokens, so it has other ids than the real one.
+        opening or a mark in ordinary text is cut inside one of its tokens, so it has other ids than the real one.
         """
         text, spans = pieces[0], []
         for content, piece in zip(contents, pieces[1:], strict=True):
@@ -90,8 +94,8 @@ class ContentGuard:
             text += content + piece
         opening = self.opening(pieces[-1])
         touching = [span for span in self.find(text, opening) if overlaps(*span, spans)]
-        inside = self._inside_a_token(opening)
-        cuts = sorted({start + (inside if text[start:end] == opening else 1) for start, end in touching})
+        inside = {mark: self._inside_a_token(mark) for mark in {opening, *self.marks}}
+        cuts = sorted({start + inside.get(text[start:end], 1) for start, end in touching})
         tokens: list[SourcedToken] = []
         for start, end in zip([0, *cuts], [*cuts, len(text)], strict=True):
             encoding = self.tokenizer(text[start:end], add_special_tokens=False, return_offsets_mapping=True)

@@ -17,11 +17,13 @@ from .episodes import Environments, Episode, encode_prompt, open_episodes
 from .limits import RolloutLimits
 from .observations import ObservationEncoder
 from .samplers import Sample, Sampler
+from .search.tag_protocol import TagProtocol
 from .state import RolloutState
 from .tool_calls import ParsedTurn, TemplateParser, TurnParser
 from .tools import ToolRunner
 
 Phase = Callable[[str], AbstractContextManager]
+BESIDE_A_PROTOCOL = "a protocol calls a tool of its own; leave out tools, row_tools and environments"
 UNREADABLE = "unreadable_call"  # stands in for the name of a call that could not be read
 
 
@@ -38,6 +40,7 @@ def run_rollouts(
     prompt_ids: Sequence[Sequence[int]] | None = None,
     parser: TurnParser | None = None,
     encoder: ObservationEncoder | None = None,
+    protocol: TagProtocol | None = None,
     tool_runner: ToolRunner | None = None,
     stop_token_ids: Collection[int] | None = None,
     template_kwargs: dict[str, Any] | None = None,
@@ -63,6 +66,7 @@ def run_rollouts(
         prompt_ids: the prompts, if they are encoded already.
         parser: from a turn's text to what was meant; by default transformers' response parsing.
         encoder: by default `ObservationEncoder(tokenizer, ...)` under the same limits.
+        protocol: how a model without tools calls its one tool, in place of `tools`; see `TagProtocol`.
         tool_runner: by default one with a deadline of 30 s per call.
         stop_token_ids: every id that ends a turn; by default the tokenizer's eos.
         template_kwargs: as for `apply_chat_template`, the same for prompts and observations.
@@ -71,10 +75,13 @@ def run_rollouts(
         phase: opens a context around each part of a round, "sampling", "tools" and "observations", to measure it.
 
     Raises:
-        ValueError: lists of unequal length, tools for a prompt that is a text, or a template that cannot be used.
+        ValueError: lists of unequal length, tools for a prompt that is a text, a template that cannot be used, or a
+            protocol together with tools or environments.
     """
     limits, kwargs = limits or RolloutLimits(), dict(template_kwargs or {})
     stop_ids = frozenset({tokenizer.eos_token_id} if stop_token_ids is None else stop_token_ids)
+    if protocol is not None and (tools or row_tools or environments):
+        raise ValueError(BESIDE_A_PROTOCOL)
     with (
         nullcontext(tool_runner) if tool_runner else closing(ToolRunner()) as runner,
         open_episodes(
@@ -83,6 +90,10 @@ def run_rollouts(
     ):
         ids = prompt_ids or [encode_prompt(e.prompt, e.tools, tokenizer, kwargs) for e in episodes]
         states = [new_state(i, *pair, limits) for i, pair in enumerate(zip(episodes, ids, strict=True))]
+        if protocol is not None:
+            parser, encoder = parser or protocol.parse, encoder or protocol.encoder(limits)
+            for state in states:
+                state.tools = protocol.tools
         used = next((episode.tools for episode in episodes if episode.tools), None)
         if used:
             parser = parser or TemplateParser(tokenizer, tools=used, stop_token_ids=stop_ids, template_kwargs=kwargs)
@@ -94,7 +105,7 @@ def run_rollouts(
                 cut=limits.observation_cut,
                 template_kwargs=kwargs,
             )
-        loop = TurnLoop(tokenizer, sampler, limits, parser, encoder, runner, stop_ids, phase)
+        loop = TurnLoop(tokenizer, sampler, limits, parser, encoder, runner, stop_ids, phase, protocol)
         while any_live(len(live := [state for state in states if state.live])):
             loop.play_round(live)
         return [state.freeze() for state in states]
@@ -129,6 +140,7 @@ class TurnLoop:
     runner: ToolRunner
     stop_ids: frozenset[int]
     phase: Phase
+    protocol: TagProtocol | None = None
 
     def play_round(self, live: list[RolloutState]) -> None:
         """One turn of the model for each live rollout, then one round of all their calls."""
@@ -151,6 +163,8 @@ class TurnLoop:
         if not sample.token_ids:
             state.finish(StopReason.LENGTH)
             return
+        if self.protocol is not None:
+            sample = self.protocol.cut(sample)
         was_cut = sample.finish_reason == "length"
         turn = self.plain(sample) if was_cut or self.parser is None else self.read(sample)
         state.add_turn(sample, turn)

@@ -18,7 +18,7 @@ from .drift import Drift
 from .fitting import cut_mark, cut_text, even_limits
 from .limits import Cut
 from .rendered_history import History, HistoryRenderer, told
-from .turn_block import BlockRenderer, TurnBlock
+from .turn_block import BlockRenderer, Renderer, TurnBlock
 
 ObservationMode = Literal["block", "diff"]
 Encoded = tuple[list[SourcedToken], tuple[Drift, ...]]
@@ -65,6 +65,8 @@ class ObservationEncoder:
         strict: in mode "diff", a rendering that changes what the rollout holds raises; otherwise it is realigned by
             the longest common subsequence, with one warning.
         template_kwargs: as for `apply_chat_template`, `chat_template` included.
+        renderer: what writes the text around contents instead of the chat template, which is then not needed; its
+            `marks` count as control tokens.
 
     Raises:
         ValueError: the tokenizer is not a fast one, has no chat template, or an option has no such value.
@@ -82,19 +84,23 @@ class ObservationEncoder:
         mode: ObservationMode = "block",
         strict: bool = False,
         template_kwargs: dict[str, Any] | None = None,
+        renderer: Renderer | None = None,
     ):
         kwargs = dict(template_kwargs or {})
-        if tokenizer.chat_template is None and kwargs.get("chat_template") is None:
+        if renderer is None and tokenizer.chat_template is None and kwargs.get("chat_template") is None:
             raise ValueError("the tokenizer has no chat template; set one, or pass chat_template")
         if mode not in ("block", "diff"):
             raise ValueError(f"mode is {mode!r}, expected 'block' or 'diff'")
-        self.guard = ContentGuard(tokenizer, control_tokens)
+        if renderer is not None and mode == "diff":
+            raise ValueError("mode 'diff' compares renderings of the chat template; with a renderer use mode 'block'")
         self.tokenizer = tokenizer
         self.max_observation_tokens = max_observation_tokens
         self.cut: Cut = cut
         stop_texts = [str(tokenizer.decode([token_id])) for token_id in sorted(stop_token_ids)]
-        self.renderer = BlockRenderer(tokenizer, tools=tools, stop_texts=stop_texts, template_kwargs=kwargs)
-        self.history_renderer = HistoryRenderer(self.renderer, self.guard, strict=strict) if mode == "diff" else None
+        template = BlockRenderer(tokenizer, tools=tools, stop_texts=stop_texts, template_kwargs=kwargs)
+        self.renderer: Renderer = renderer or template
+        self.guard = ContentGuard(tokenizer, control_tokens, self.renderer.marks)
+        self.history_renderer = HistoryRenderer(template, self.guard, strict=strict) if mode == "diff" else None
         self.min_content_tokens = len(self.guard.offsets(cut_mark(cut, "over 100000"))) + TOKENS_BESIDE_MARK
         self._said: set[str] = set()
 

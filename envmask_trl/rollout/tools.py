@@ -21,6 +21,7 @@ from time import perf_counter
 from typing import Any
 
 from ..trajectory import CallStatus, ToolCall, ToolResult
+from .batched_tools import BatchedTool, RoundBatch
 from .tool_loop import LoopKeeper
 from .tool_values import describe_error, find_refusal, to_content
 
@@ -179,13 +180,17 @@ class ToolRunner:
 def plan_lanes(jobs: Sequence[ToolJob], results: dict[tuple[int, int], ToolResult]) -> deque[Lane]:
     """The legal calls in the lanes they run in; what must not be run goes into `results` at once."""
     lanes: deque[Lane] = deque()
+    batches: dict[int, RoundBatch] = {}
     for row, job in enumerate(jobs):
         ordered: Lane = deque()
         for column, call in enumerate(job.calls):
             if (refusal := find_refusal(call, job.tools)) is not None:
                 results[row, column] = unrun(call, *refusal)
                 continue
-            work = Work((row, column), call, job.tools[call.name], ordered=call.name in job.ordered)
+            tool = job.tools[call.name]
+            if inspect.ismethod(tool) and isinstance(owner := tool.__self__, BatchedTool):
+                tool = batches.setdefault(id(owner), RoundBatch(owner)).join(call.arguments)
+            work = Work((row, column), call, tool, ordered=call.name in job.ordered)
             if work.ordered:
                 ordered.append(work)
             else:

@@ -1,6 +1,6 @@
 """Samples with a transformers model's own `generate`. Knows tensors of ids and the model: no text, no tools."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,6 +12,7 @@ from transformers import (
     PreTrainedTokenizerBase,
     StoppingCriteria,
     StoppingCriteriaList,
+    StopStringCriteria,
 )
 
 from .samplers import Context, Sample
@@ -26,9 +27,10 @@ class TransformersSampler:
 
     Args:
         model: any causal language model.
-        tokenizer: for the pad and eos ids.
+        tokenizer: for the pad and eos ids, and for stop strings.
         do_sample, temperature, top_p, top_k: as in `transformers.GenerationConfig`; `do_sample=False` is greedy.
         stop_token_ids: every id that ends a turn; by default those of the tokenizer and the model's generation config.
+        stop_strings: texts that end a turn; the token that completes one is the turn's last.
         generation_kwargs: further fields of `GenerationConfig`.
     """
 
@@ -42,10 +44,12 @@ class TransformersSampler:
         top_p: float = 1.0,
         top_k: int = 0,
         stop_token_ids: Collection[int] | None = None,
+        stop_strings: Sequence[str] = (),
         generation_kwargs: dict[str, Any] | None = None,
     ):
         self.model: Any = model
         self.stop_ids = frozenset(find_stop_token_ids(tokenizer, model) if stop_token_ids is None else stop_token_ids)
+        self.stop_strings = StopStringCriteria(tokenizer, list(stop_strings)) if stop_strings else None
         self.config = generation_config(
             tokenizer,
             self.stop_ids,
@@ -64,16 +68,18 @@ class TransformersSampler:
             attention_mask[row, width - len(context.token_ids) :] = 1
         self.config.max_new_tokens = max(max_new_tokens)
         device = self.model.device
+        stops = FirstStops(self.stop_strings, len(contexts))
         with evaluating(self.model), torch.no_grad():
             output = self.model.generate(
                 input_ids=ids.to(device),
                 attention_mask=attention_mask.to(device),
                 generation_config=self.config,
-                stopping_criteria=StoppingCriteriaList([RowBudgets(width, max_new_tokens)]),
+                stopping_criteria=StoppingCriteriaList([RowBudgets(width, max_new_tokens), stops]),
             )
+        rows = zip(output[:, width:].tolist(), max_new_tokens, stops.widths, strict=True)
         return [
-            cut_at_stop(row, budget, self.stop_ids)
-            for row, budget in zip(output[:, width:].tolist(), max_new_tokens, strict=True)
+            cut_at_stop(row, budget, self.stop_ids, None if stop is None else stop - width)
+            for row, budget, stop in rows
         ]
 
 
@@ -98,10 +104,27 @@ class RowBudgets(StoppingCriteria):
         return (self.last_width <= input_ids.size(1)).to(input_ids.device)
 
 
-def cut_at_stop(row: list[int], budget: int, stop_ids: Collection[int]) -> Sample:
-    """What one row sampled: up to its first stop token, which belongs to it, or up to its budget."""
+class FirstStops(StoppingCriteria):
+    """Stops a row at its first stop string, and knows where that was: `generate` goes on with padding behind it."""
+
+    def __init__(self, criterion: StopStringCriteria | None, num_rows: int):
+        self.criterion: Any = criterion
+        self.widths: list[int | None] = [None] * num_rows  # of each row when it stopped, its prompt included
+
+    def __call__(self, input_ids: Tensor, scores: Tensor, **kwargs: Any) -> Tensor:
+        if self.criterion is None:
+            return torch.zeros(input_ids.size(0), dtype=torch.bool, device=input_ids.device)
+        stopped = self.criterion(input_ids, scores)
+        for row, is_stopped in enumerate(stopped.tolist()):
+            if is_stopped and self.widths[row] is None:
+                self.widths[row] = input_ids.size(1)
+        return stopped
+
+
+def cut_at_stop(row: list[int], budget: int, stop_ids: Collection[int], stop_at: int | None = None) -> Sample:
+    """What one row sampled: up to its first stop token, which belongs to it, to `stop_at`, or to its budget."""
     for position, token_id in enumerate(row[:budget]):
-        if token_id in stop_ids:
+        if token_id in stop_ids or position + 1 == stop_at:
             return Sample(tuple(row[: position + 1]), None, "stop")
     return Sample(tuple(row[:budget]), None, "length")
 

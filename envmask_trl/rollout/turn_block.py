@@ -9,7 +9,7 @@ history (drops earlier thinking, moves a tool schema) cannot shift a boundary.
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerBase
@@ -35,6 +35,17 @@ class TurnBlock:
     has_tool_role: bool = True
 
 
+class Renderer(Protocol):
+    """Writes the text around the results of a turn."""
+
+    stop_texts: list[str]  # texts of tokens that end a turn, one of which the block may have to add
+    marks: tuple[str, ...]  # ordinary texts of the scaffold that must not come from a result as they are
+
+    def block(self, calls: Sequence[ToolCall]) -> TurnBlock: ...
+
+    def shown(self, calls: Sequence[ToolCall], number: int, content: str) -> str: ...
+
+
 class BlockRenderer:
     """Renders the block for given calls with the tokenizer's chat template.
 
@@ -56,6 +67,7 @@ class BlockRenderer:
         self.tokenizer = tokenizer
         self.tools = tools
         self.stop_texts = [text for text in stop_texts if text]
+        self.marks: tuple[str, ...] = ()
         self.template_kwargs = template_kwargs
         self.has_tool_role = True
         self._blocks: dict[tuple[tuple[str, str], ...], TurnBlock] = {}

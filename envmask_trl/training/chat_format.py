@@ -6,6 +6,7 @@ from transformers.utils import logging
 
 from ..inspect.template_check import judge_template
 from ..inspect.template_verdict import FindingKind
+from ..rollout.loop import BESIDE_A_PROTOCOL
 from ..rollout.observations import ObservationEncoder
 from ..rollout.tool_calls import TemplateParser, TurnParser
 
@@ -21,8 +22,14 @@ def chat_format(
     """The parser, by default transformers' response parsing, and the encoder of a trainer with tools.
 
     Raises:
-        ValueError: the chat template cannot be trained with; the verdict says why and what to do.
+        ValueError: the chat template cannot be trained with; the verdict says why and what to do. Or there are tools
+            beside a protocol.
     """
+    if trainer.protocol is not None:
+        if trainer.tools:
+            raise ValueError(BESIDE_A_PROTOCOL)
+        limits = trainer.args.limits(max_total_length=None)
+        return parser or trainer.protocol.parse, trainer.protocol.encoder(limits)
     if not trainer.tools:
         return parser, None
     tokenizer, stop_ids, kwargs = trainer.processing_class, trainer.eos_token_ids, trainer.template_kwargs

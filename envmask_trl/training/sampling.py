@@ -1,5 +1,6 @@
 """Which sampler plays a generation batch. Knows the trainer and the samplers: no turns, no loss."""
 
+import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -8,13 +9,16 @@ from transformers.utils import logging
 
 from ..rollout.kept_cache import KeptCacheSampler, why_not_kept
 from ..rollout.samplers import Sampler
+from ..rollout.search.tag_protocol import TagProtocol
 from ._trl import SHARDING
+from .config import EnvMaskGRPOConfig
 from .trl_sampler import TRLSampler
 
 if TYPE_CHECKING:
     from .trainer import EnvMaskGRPOTrainer
 
 logger = logging.get_logger(__name__)
+NO_TAG_STOPS = "cannot stop at a closing tag: turns run to their end or budget, and are cut behind the tag"
 
 
 def keeps_cache(trainer: "EnvMaskGRPOTrainer") -> bool:
@@ -39,6 +43,8 @@ def keeps_cache(trainer: "EnvMaskGRPOTrainer") -> bool:
 def open_sampler(trainer: "EnvMaskGRPOTrainer") -> Iterator[Sampler]:
     """The sampler of one generation batch, made anew for each: no cache outlives the weights it was made with."""
     if trainer.sampler is not None or not trainer.keeps_cache:
+        if trainer.protocol is not None and trainer.sampler is None and not trainer.use_vllm:
+            logger.warning_once(f"{engine_name(trainer)} {NO_TAG_STOPS}")
         yield trainer.sampler or TRLSampler(trainer)
         return
     with trainer.generating_model() as model:
@@ -46,8 +52,22 @@ def open_sampler(trainer: "EnvMaskGRPOTrainer") -> Iterator[Sampler]:
             model,
             trainer.processing_class,
             stop_token_ids=trainer.eos_token_ids,
+            stop_strings=trainer.protocol.stop_strings if trainer.protocol else (),
             generation_kwargs=sampling_options(trainer),
         )
+
+
+def engine_stops_at(args: EnvMaskGRPOConfig, protocol: TagProtocol | None) -> EnvMaskGRPOConfig:
+    """The options under which vLLM ends a turn at the protocol's closing tags; `args` itself where nothing changes.
+
+    `KeptCacheSampler` is told them directly. TRL passes no tokenizer to `generate`, so there the loop cuts afterwards.
+    """
+    if protocol is None or not args.use_vllm:
+        return args
+    told, given = copy.copy(args), args.generation_kwargs or {}
+    assert isinstance(given, dict)  # a string from the command line is decoded by the config
+    told.generation_kwargs = {"stop": protocol.stop_strings, "include_stop_str_in_output": True, **given}
+    return told
 
 
 def engine_name(trainer: "EnvMaskGRPOTrainer") -> str:

@@ -30,7 +30,8 @@ class StepLog:
 
     def __init__(self, trainer: "EnvMaskGRPOTrainer"):
         self.trainer = trainer
-        self.tool_names = sorted(tool.__name__ for tool in trainer.tools or ())
+        own = trainer.protocol.tools if trainer.protocol is not None else {}
+        self.tool_names = sorted({tool.__name__ for tool in trainer.tools or ()} | set(own))
         self.openings = observation_openings(trainer.encoder, self.tool_names)
         self.drift_kinds = tuple(DriftKind) if trainer.args.observation_mode == "diff" else ()
         self.symptoms = Symptoms(self.warn)

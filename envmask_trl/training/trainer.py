@@ -17,6 +17,7 @@ from ..packing import pack_rollouts
 from ..rollout.environments import close_environment
 from ..rollout.loop import run_rollouts
 from ..rollout.samplers import Sampler
+from ..rollout.search.tag_protocol import TagProtocol
 from ..rollout.tool_calls import TurnParser
 from ..rollout.tools import ToolRunner
 from ..trajectory import Trajectory
@@ -26,7 +27,7 @@ from .config import DEFAULT_ITERATIONS, EnvMaskGRPOConfig
 from .left_out import left_out
 from .loss_inputs import ROW_MEAN_LOSSES, Batch, annotate_windows, apply_mask, trained_positions, window_counts
 from .rows import REWARD_COLUMNS, checked_rollout_func, to_columns, trl_rows
-from .sampling import keeps_cache, open_sampler
+from .sampling import engine_stops_at, keeps_cache, open_sampler
 from .shared_prefix import tree_forward
 from .step_log import StepLog
 from .step_times import StepTimes
@@ -43,7 +44,8 @@ class EnvMaskGRPOTrainer(HookedGRPOTrainer):
     born when the tokens were appended. Advantages, loss types, KL, PEFT, vLLM and checkpoints are TRL's.
 
     Reward functions get TRL's arguments and, as keywords, `trajectories`, `completion_texts` (observations included),
-    `model_texts` (only what the model wrote), `stop_reasons` and `unfinished`, one entry per completion.
+    `model_texts` (only what the model wrote), `stop_reasons`, `unfinished` and `cut_observations` (how many results were
+    shortened to fit), one entry per completion.
 
     Example:
         trainer = EnvMaskGRPOTrainer(
@@ -55,6 +57,7 @@ class EnvMaskGRPOTrainer(HookedGRPOTrainer):
     Args:
         parser: from a turn's decoded text to a `ParsedTurn`, for formats that transformers' response parsing cannot
             read; further arguments as for `trl.GRPOTrainer`.
+        protocol: how a model without tools calls its one tool, in place of `tools`; see `TagProtocol`.
 
     Raises:
         ValueError: a processor instead of a tokenizer, a dataset column named like one of the reward keywords, or a
@@ -73,12 +76,13 @@ class EnvMaskGRPOTrainer(HookedGRPOTrainer):
         train_dataset: Any = None,
         *further: Any,
         parser: TurnParser | None = None,
+        protocol: TagProtocol | None = None,
         **kwargs: Any,
     ):
         if args is not None:
             if args.max_tool_calling_iterations is None:
                 logger.warning(f"max_tool_calling_iterations is not set; {DEFAULT_ITERATIONS} rounds of tools at most")
-            args = EnvMaskGRPOConfig.from_grpo_config(args)
+            args = engine_stops_at(EnvMaskGRPOConfig.from_grpo_config(args), protocol)
         with any_template_accepted():
             super().__init__(model, reward_funcs, args, train_dataset, *further, **kwargs)
         self.args = EnvMaskGRPOConfig.from_grpo_config(self.args)
@@ -93,6 +97,7 @@ class EnvMaskGRPOTrainer(HookedGRPOTrainer):
         if self.rollout_func is not None:
             self.rollout_func = checked_rollout_func(self.rollout_func)
         self.sampler: Sampler | None = None  # one set here plays every batch instead of the configured one
+        self.protocol = protocol
         self.keeps_cache = keeps_cache(self)
         self.tree_forward = tree_forward(self.model, wanted=self.args.shared_prefix)
         self.tool_runner = ToolRunner(timeout_s=self.args.tool_timeout_s, retries=self.args.tool_retries)
@@ -132,6 +137,7 @@ class EnvMaskGRPOTrainer(HookedGRPOTrainer):
                 prompt_ids=self.tokenize_prompts(prompts),
                 parser=self.parser,
                 encoder=self.encoder,
+                protocol=self.protocol,
                 tool_runner=self.tool_runner,
                 stop_token_ids=self.eos_token_ids,
                 any_live=self.any_live,

@@ -1,0 +1,100 @@
+"""A client of the retrieval server that Search-R1 users run. Knows HTTP and documents: no index, no tokens.
+
+POST /retrieve   {"queries": ["capital of Norway"], "topk": 3, "return_scores": true}
+200              {"result": [[{"document": {"id": "17", "contents": "Oslo\\nOslo is ..."}, "score": 8.3}, ...]]}
+"""
+
+import json
+import time
+from collections.abc import Sequence
+from http.client import HTTPException
+from typing import Any
+from urllib.error import HTTPError, URLError
+from urllib.request import Request, urlopen
+
+from .retriever import Document
+
+TRIED_AGAIN = frozenset({408, 425, 429, 500, 502, 503, 504})  # statuses that another try may cure
+
+
+class RetrievalFailed(RuntimeError):
+    """The server gave no answer that can be used. As a tool's error it is told to the model; no rollout ends by it."""
+
+
+class HTTPRetriever:
+    """Asks a retrieval server for all queries of a round in one request.
+
+    Example:
+        HTTPRetriever("http://127.0.0.1:8000/retrieve").search(["capital of Norway"], k=3)
+
+    Args:
+        url: of the server's `retrieve`.
+        timeout_s: seconds that one try may wait for the server.
+        retries: further tries after no connection, no answer in time, an unreadable answer or a status such as 503.
+        backoff_s: seconds before the second try; twice as many before each further one.
+
+    Raises:
+        RetrievalFailed: from `search`, when no try was answered.
+    """
+
+    def __init__(self, url: str, *, timeout_s: float = 8.0, retries: int = 2, backoff_s: float = 0.5):
+        if not url.startswith(("http://", "https://")) or timeout_s <= 0 or retries < 0 or backoff_s < 0:
+            raise ValueError(
+                f"HTTPRetriever has url={url!r}, timeout_s={timeout_s}, retries={retries}, backoff_s={backoff_s}; "
+                "expected http(s)://..., more than 0 seconds, and 0 or more of the others"
+            )
+        self.url = url
+        self.timeout_s = timeout_s
+        self.retries = retries
+        self.backoff_s = backoff_s
+
+    def search(self, queries: Sequence[str], k: int) -> list[list[Document]]:
+        if not queries:
+            return []
+        body = json.dumps({"queries": list(queries), "topk": k, "return_scores": True}).encode()
+        for attempt in range(self.retries + 1):
+            if attempt:
+                time.sleep(self.backoff_s * 2 ** (attempt - 1))
+            try:
+                return read_answer(self._post(body), len(queries), k)
+            except HTTPError as error:
+                reason = f"it answered with status {error.code}"
+                if error.code not in TRIED_AGAIN:
+                    break
+            except TimeoutError:
+                reason = f"it gave no answer within {self.timeout_s:g} s"
+            except URLError as error:
+                late = isinstance(error.reason, TimeoutError)
+                reason = f"it gave no answer within {self.timeout_s:g} s" if late else "it cannot be reached"
+            except (OSError, HTTPException):
+                reason = "the connection broke"
+            except ValueError as error:
+                reason = str(error)
+        raise RetrievalFailed(f"the search server failed, {attempt + 1} tries: {reason}")
+
+    def _post(self, body: bytes) -> bytes:
+        request = Request(self.url, data=body, headers={"Content-Type": "application/json"})
+        with urlopen(request, timeout=self.timeout_s) as response:
+            return response.read()
+
+
+def read_answer(body: bytes, num_queries: int, k: int) -> list[list[Document]]:
+    """The documents of each query; ValueError where the answer has another form."""
+    try:
+        found = json.loads(body)["result"]
+        documents = [[read_document(item) for item in items[:k]] for items in found]
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"its answer cannot be read ({type(error).__name__})") from error
+    if len(documents) != num_queries:
+        raise ValueError(f"it answered {len(documents)} of {num_queries} queries")
+    return documents
+
+
+def read_document(item: dict[str, Any]) -> Document:
+    """One entry of the answer; a server that was not asked for scores sends the documents bare."""
+    document = item.get("document", item)
+    if isinstance(contents := document.get("contents"), str):
+        title, _, text = contents.partition("\n")
+    else:
+        title, text = document.get("title") or "", document["text"]
+    return Document(str(document.get("id", "")), str(title), str(text), float(item.get("score") or 0.0))
