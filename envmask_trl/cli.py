@@ -74,6 +74,7 @@ def make_parser() -> argparse.ArgumentParser:
     view.add_argument("--model", required=True, metavar="MODEL", help=f"{MODEL_HELP}; its tokenizer made them")
     view.add_argument("-o", "--output", type=Path, default=Path("rollouts.html"), metavar="FILE.html", help="the page")
     view.add_argument("--terminal", action="store_true", help="print the first rollouts instead")
+    view.add_argument("--figures", type=Path, metavar="FOLDER", help="also draw one rollout's masks, as two PNGs")
     return parser
 
 
@@ -139,6 +140,10 @@ def run_view(options: argparse.Namespace) -> int:
 
     page = view(options.rollouts, tokenizer=load_tokenizer(options.model), title=str(options.rollouts))
     print(page if options.terminal else f"{page.save(options.output)}: {page.summary}")
+    if options.figures is not None:
+        from .inspect.figures import draw_figures
+
+        print(*draw_figures(page.rollouts, options.figures), sep="\n")
     return CLEAN
 
 

@@ -174,8 +174,9 @@ def test_view_writes_a_page_or_prints_the_tokens(rollouts, model_folder, tmp_pat
     assert main(["view", str(rollouts), "--model", model_folder, "-o", "pages/one.html"]) == 0
     assert (tmp_path / "pages" / "one.html").is_file()
     capsys.readouterr()
-    assert main(["view", str(rollouts), "--model", model_folder, "--terminal"]) == 0
-    assert "<tool_call>" in capsys.readouterr().out
+    assert main(["view", str(rollouts), "--model", model_folder, "--terminal", "--figures", "figures"]) == 0
+    assert "<tool_call>" in (printed := capsys.readouterr().out) and "figures/training_path.png" in printed
+    assert (tmp_path / "figures" / "sequence.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_a_reader_that_closes_the_pipe_early_sees_no_traceback(tmp_path):

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from envmask_trl import completion_mask_from_env_mask, view
-from envmask_trl.inspect.figures import draw_sequence, draw_training_path, positions
+from envmask_trl.inspect.figures import draw_figures, draw_sequence, draw_training_path, positions
 from tests.real_tokenizers import load
 from tests.viewing import trajectory
 
@@ -64,3 +64,10 @@ def test_a_row_that_a_policy_left_out_adds_nothing_and_a_row_without_scores_has_
 def test_a_figure_is_written_as_png_too(tokenizer, tmp_path):
     rollout = view([trajectory(tokenizer)], tokenizer=tokenizer).rollouts[0]
     assert draw_sequence(rollout, tmp_path / "sequence.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_figures_need_a_rollout_with_an_observation(tokenizer, tmp_path):
+    row = view([trajectory(tokenizer)], tokenizer=tokenizer).rollouts[0].row
+    alone = {**row, "sources": ["model" if source == "env" else source for source in row["sources"]]}
+    with pytest.raises(ValueError, match="none of 1 rollouts has an observation; expected one in which a tool"):
+        draw_figures(view([alone], tokenizer=tokenizer).rollouts, tmp_path)

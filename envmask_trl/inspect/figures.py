@@ -2,6 +2,7 @@
 
 draw_sequence        tokens, under them env_mask, and over them the completion mask that is shifted by one
 draw_training_path   author -> env_mask -> completion mask -> log-probs that are computed -> loss per position
+draw_figures         both, of the shortest rollout that shows what there is to see
 """
 
 import math
@@ -39,6 +40,29 @@ class Position:
     predicts: int | None  # completion mask: is predicting the next token trained? None behind the last
     logprob: float | None  # of this token
     advantage: float | None  # of this token
+
+
+def draw_figures(rollouts: Sequence[Rollout], folder: str | os.PathLike) -> list[Path]:
+    """Draw both of the shortest rollout that has an observation, `sequence.png` and `training_path.png` in a folder.
+
+    Raises:
+        ValueError: no rollout has an observation.
+    """
+    observed = [rollout for rollout in rollouts if any(token.source is Source.ENV for token in rollout.tokens)]
+    if not observed:
+        raise ValueError(f"none of {len(rollouts)} rollouts has an observation; expected one in which a tool answered")
+    rollout = min(observed, key=lambda rollout: (not _is_reinforced(rollout), len(rollout.tokens)))
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    return [
+        draw_sequence(rollout, folder / "sequence.png"),
+        draw_training_path(rollout, folder / "training_path.png"),
+    ]
+
+
+def _is_reinforced(rollout: Rollout) -> bool:
+    advantages = rollout.row.get("advantage")
+    return any(value > 0 for value in (advantages if isinstance(advantages, Sequence) else [advantages or 0.0]))
 
 
 def draw_sequence(rollout: Rollout, path: str | os.PathLike) -> Path:
