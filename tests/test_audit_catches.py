@@ -12,7 +12,7 @@ from envmask_trl.inspect.audit import audit
 from envmask_trl.inspect.audit_checks import LEARNED, NOT_LEARNED, SAME, SEEN
 from envmask_trl.inspect.audit_report import AuditFailed
 from envmask_trl.inspect.row_proof import TOGETHER
-from envmask_trl.training import shared_prefix
+from envmask_trl.training import tree_attention
 
 from . import scripted_training
 from .scripted_training import PlaysRows, make_trainer
@@ -152,15 +152,15 @@ def test_a_planted_fault_stops_the_training_before_the_first_update(fault, tmp_p
     assert all(torch.equal(before[name], weight) for name, weight in trainer.model.named_parameters())
 
 
-def test_branches_of_a_token_tree_that_see_each_other_stop_the_training(tmp_path, monkeypatch):
+def test_branches_of_a_token_tree_that_see_what_they_should_not_stop_the_training(tmp_path, monkeypatch):
     """Also when the shared forward's check of itself says nothing."""
-    lanes_of = shared_prefix.Lanes.of
+    bundle_of = tree_attention.Bundle.of
 
-    def leaky(*args, **kwargs):
-        lanes = lanes_of(*args, **kwargs)
-        return replace(lanes, visible=torch.ones_like(lanes.visible).tril())
+    def leaky(*args):
+        bundle = bundle_of(*args)
+        return replace(bundle, visible=None if bundle.visible is None else torch.ones_like(bundle.visible))
 
-    monkeypatch.setattr(shared_prefix.Lanes, "of", leaky)
+    monkeypatch.setattr(tree_attention.Bundle, "of", leaky)
     trainer, _ = audited_training(EnvMaskGRPOTrainer, tmp_path, monkeypatch)
     trainer.tree_forward.agrees = True
     with pytest.raises(AuditFailed) as failure:

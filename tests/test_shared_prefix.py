@@ -1,5 +1,7 @@
 """Forwarding a micro-batch as trees: the numbers of forwarding its rows apart, from fewer tokens."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
@@ -9,8 +11,8 @@ from trl.trainer.utils import add_fused_lm_head
 from envmask_trl import EnvMaskGRPOConfig, EnvMaskGRPOTrainer
 from envmask_trl.training import shared_prefix
 from envmask_trl.training._trl import only_labelled_positions_scored
-from envmask_trl.training.shared_prefix import Lanes, TreeForward, forward_as_trees, tree_forward
-from envmask_trl.training.token_tree import Tree
+from envmask_trl.training.shared_prefix import Packed, TreeForward, forward_as_trees, tree_forward
+from envmask_trl.training.tree_attention import Bundle
 
 from .tiny_for_loss import EOS, LOSS_TYPES, VOCABULARY, masked_loss_and_gradients, micro_batch, small_model, trainer_of
 
@@ -66,11 +68,8 @@ def assert_same(model, *, atol=1e-5, rtol=1e-5):
         assert (found[2][name] - gradient).norm() <= rtol * gradient.norm() + 1e-7, name
 
 
-@pytest.mark.parametrize("attention", ["sdpa", "eager"])
-def test_logprobs_entropies_and_gradients_are_those_of_the_rows_apart(attention):
-    model = with_head(small_model())
-    model.set_attn_implementation(attention)
-    assert_same(model)
+def test_logprobs_entropies_and_gradients_are_those_of_the_rows_apart():
+    assert_same(with_head(small_model()))
 
 
 def test_an_adapter_with_gradient_checkpointing():
@@ -137,8 +136,14 @@ def test_a_batch_without_a_scored_token_gives_zero_with_a_graph():
     assert not log_probs.any() and gradients and not any(gradient.any() for gradient in gradients.values())
 
 
+def seeing_all(bundle):
+    """A branch sees what comes after its tokens."""
+    return replace(bundle, visible=None if bundle.visible is None else torch.ones_like(bundle.visible))
+
+
 def test_the_first_micro_batch_is_compared_and_a_difference_turns_trees_off_aloud(monkeypatch, caplog):
-    monkeypatch.setattr(Tree, "visible", lambda tree: torch.ones(len(tree.ids), len(tree.ids)).tril().bool().numpy())
+    bundle_of = Bundle.of
+    monkeypatch.setattr(Bundle, "of", lambda *args: seeing_all(bundle_of(*args)))
     model, forward = with_head(small_model()), TreeForward()
     monkeypatch.setattr(shared_prefix.logger, "propagate", True)
     log_probs = scored(model, forward)[0]
@@ -152,7 +157,7 @@ def test_an_auxiliary_loss_keeps_the_rows_apart():
     assert calls == [{"input_ids", "attention_mask", "labels", "fused_lm_head", "output_router_logits"}]
 
 
-@pytest.mark.parametrize("reason", ["sliding", "flash"])
+@pytest.mark.parametrize("reason", ["sliding", "flash", "eager"])
 def test_a_model_that_takes_no_tree_is_named(reason, monkeypatch, caplog):
     monkeypatch.setattr(shared_prefix.logger, "propagate", True)
     if reason == "sliding":
@@ -161,15 +166,20 @@ def test_a_model_that_takes_no_tree_is_named(reason, monkeypatch, caplog):
         )
     else:
         model = small_model()
-        model.config._attn_implementation = "flash_attention_2"
+        model.config._attn_implementation = {"flash": "flash_attention_2", "eager": "eager"}[reason]
     assert tree_forward(model, wanted=True) is None
-    assert {"sliding": "DynamicSlidingWindowLayer", "flash": "takes no mask of its own"}[reason] in caplog.text
+    said = {
+        "sliding": "DynamicSlidingWindowLayer",
+        "flash": "flash_attention_2 takes no",
+        "eager": "eager takes no tree",
+    }
+    assert said[reason] in caplog.text
     assert tree_forward(model, wanted=False) is None
 
 
-def test_lanes_give_every_scored_token_its_place():
+def test_every_scored_token_has_its_place():
     arguments = inputs()
-    lanes = Lanes.of(arguments["input_ids"], arguments["attention_mask"], arguments["labels"], attention_at=50)
-    rows, positions = lanes.scored
-    assert torch.equal(lanes.labels.flatten()[lanes.places], arguments["labels"][rows, positions + 1])
-    assert len(rows) == sum(sum(mask) for _, _, mask in ROWS) and EOS in lanes.labels
+    packed = Packed.of(arguments["input_ids"], arguments["attention_mask"], arguments["labels"])
+    rows, positions = packed.scored
+    assert torch.equal(packed.labels.flatten()[packed.places], arguments["labels"][rows, positions + 1])
+    assert len(rows) == sum(sum(mask) for _, _, mask in ROWS) and EOS in packed.labels

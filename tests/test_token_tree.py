@@ -4,8 +4,10 @@ import random
 
 import numpy as np
 import pytest
+import torch
 
-from envmask_trl.training.token_tree import Tree, split_into_lanes
+from envmask_trl.training.token_tree import LARGEST_MASK, NEGLIGIBLE, WASTE, Branch, Tree, bundles
+from envmask_trl.training.tree_attention import TreeAttention
 
 
 def ancestors(tree):
@@ -14,6 +16,24 @@ def ancestors(tree):
     for path in tree.paths:
         for position, column in enumerate(path):
             seen[column, path[: position + 1]] = True
+    return seen
+
+
+def visible(tree):
+    """[N, N] as the bundles lay it out; every column asks in one place."""
+    attention = TreeAttention.of(tree, torch.device("cpu"))
+    seen = np.zeros((len(tree.ids), len(tree.ids)), dtype=bool)
+    asked = []
+    for bundle in attention.bundles:
+        (rows, n), width = bundle.queries.shape, bundle.keys.size(1)
+        mask = torch.ones(n, width).tril().bool().view(1, 1, n, width) if bundle.visible is None else bundle.visible
+        for queries, keys, sees in zip(bundle.queries, bundle.keys, mask.expand(rows, 1, n, width), strict=True):
+            for query, seen_keys in zip(queries.tolist(), sees[0], strict=True):
+                asked.append((query, set(keys[seen_keys].tolist())))
+    for column, place in enumerate(attention.places.tolist()):
+        query, keys = asked[place]
+        assert query == column
+        seen[column, list(keys)] = True
     return seen
 
 
@@ -31,7 +51,7 @@ def test_the_picture():
     assert tree.ids.tolist() == [1, 2, 3, 4, 3, 6]
     assert tree.depths.tolist() == [0, 1, 2, 3, 2, 3]
     assert [path.tolist() for path in tree.paths] == [[0, 1, 2, 3], [0, 1, 4, 5]]
-    assert tree.visible().astype(int).tolist() == [
+    assert visible(tree).astype(int).tolist() == [
         [1, 0, 0, 0, 0, 0],
         [1, 1, 0, 0, 0, 0],
         [1, 1, 1, 0, 0, 0],
@@ -51,7 +71,7 @@ def test_any_rows(seed):
         for column, following in zip(path.tolist(), row[1:], strict=True):
             assert predicted.setdefault(column, following) == following, "a column predicts one token"
     assert sorted(predicted) == list(range(len(tree.ids))), "no column is for nothing"
-    assert (tree.visible() == ancestors(tree)).all()
+    assert (visible(tree) == ancestors(tree)).all()
 
 
 def test_equal_rows_stand_once_and_rows_that_only_end_differently_fork_at_the_end():
@@ -60,20 +80,25 @@ def test_equal_rows_stand_once_and_rows_that_only_end_differently_fork_at_the_en
     assert len(Tree.of([[1, 2, 3], [1, 2, 3, 4, 5]]).ids) == 4, "a row inside another costs nothing"
 
 
+def branch(*, shared, own):
+    return Branch(np.arange(shared + own), own)
+
+
 @pytest.mark.parametrize("seed", range(50))
-def test_lanes_hold_every_row_once(seed):
-    rows = random_rows(random.Random(seed))
-    for attention_at in (1, 10, 10_000):
-        lanes = split_into_lanes(rows, attention_at=attention_at)
-        assert sorted(row for lane in lanes for row in lane) == list(range(len(rows)))
+def test_a_branch_attends_in_one_bundle_and_padding_it_costs_little(seed):
+    rng = random.Random(seed)
+    branches = [branch(shared=rng.choice((0, 300, 1_500)), own=rng.randint(1, 2_000)) for _ in range(64)]
+    bundled = bundles(branches)
+    assert sorted(map(id, branches)) == sorted(id(one) for bundle in bundled for one in bundle)
+    for bundle in bundled:
+        padded = len(bundle) * max(one.own for one in bundle) * max(len(one.path) for one in bundle)
+        assert padded <= WASTE * sum(one.own * len(one.path) for one in bundle) + NEGLIGIBLE
 
 
-def test_a_group_with_a_long_prompt_shares_a_lane_and_short_rows_of_two_groups_do_not():
-    groups = [[*range(group, group + 100), 200 + member, 300, 300] for group in (1, 1000) for member in range(8)]
-    assert {frozenset(lane) for lane in split_into_lanes(groups, attention_at=400)} == {
-        frozenset(range(8)),
-        frozenset(range(8, 16)),
-    }
-    assert len(split_into_lanes(groups, attention_at=10_000_000)) <= 2
-    apart = [[group * 1000 + position for position in range(100)] for group in range(8)]
-    assert all(len(lane) == 1 for lane in split_into_lanes(apart, attention_at=100))
+def test_a_group_attends_with_one_mask_and_masks_of_many_rows_stay_small():
+    group = [[*range(600), 700 + member, 800, 800] for member in range(8)]
+    first, siblings = TreeAttention.of(Tree.of(group), torch.device("cpu")).bundles
+    assert first.visible is None and siblings.visible.shape == (1, 1, 3, 602)
+    apart = [branch(shared=1_000 + place, own=1_000) for place in range(40)]
+    assert all(len(bundle) * 1_000 * 2_039 <= LARGEST_MASK for bundle in bundles(apart))
+    assert len(bundles([branch(shared=1_000, own=1_000)] * 40)) == 1

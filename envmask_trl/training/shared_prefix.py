@@ -1,7 +1,7 @@
-"""The log-prob forward of a micro-batch as token trees: what rows have in common is computed once. Knows tensors.
+"""The log-prob forward of a micro-batch as a token tree: what rows have in common is computed once. Knows tensors.
 
-Padding goes too: a prompt of a group, a tool schema, a call that all members made stand in one column, each column sees
-its own ancestors, and a row ends with the last token that has to be scored.
+A prompt of a group, a tool schema, a call that all members made stand once; a row ends with the last token that has to
+be scored; and there is no padding, as all rows stand in one.
 """
 
 from dataclasses import dataclass
@@ -14,68 +14,59 @@ from transformers import DynamicCache, PreTrainedModel
 from transformers.cache_utils import DynamicLayer
 from transformers.utils import logging
 
-from .token_tree import Tree, split_into_lanes
+from .token_tree import Tree
+from .tree_attention import TreeAttention
 
 logger = logging.get_logger(__name__)
 IGNORED = -100
 TAKEN = {"input_ids", "attention_mask", "labels", "fused_lm_head"}
 TOLERANCE, HALF_TOLERANCE = 1e-3, 0.1  # of a log-prob in float32, and in half precision
-LINEAR_WIDTHS = 6  # a layer's matrices take 24 h^2 operations a token, attending to W columns 4 h W: equal at W = 6 h
 PER_TOKEN = ("log_probs", "entropy")  # what is read of the model's output
 
 
 @dataclass(frozen=True, slots=True)
-class Lanes:
-    """A micro-batch as trees.
+class Packed:
+    """A micro-batch as a tree of N columns.
 
     Example:
-        lanes = Lanes.of(input_ids, attention_mask, labels, attention_at=384)
+        packed = Packed.of(input_ids, attention_mask, labels)
     """
 
-    ids: Tensor  # [L, W]
-    positions: Tensor  # [L, W]
-    visible: Tensor  # [L, 1, W, W] bool
-    labels: Tensor  # [L, W], the next token where it is scored
+    ids: Tensor  # [1, N]
+    positions: Tensor  # [1, N]
+    labels: Tensor  # [1, N], the next token where it is scored
+    attention: TreeAttention
     scored: tuple[Tensor, Tensor]  # [S] rows and positions of the micro-batch whose next token is scored
-    places: Tensor  # [S], where each of them is found in the flattened lanes
+    places: Tensor  # [S], the column of each of them
 
     @classmethod
-    def of(cls, input_ids: Tensor, attention_mask: Tensor, labels: Tensor, *, attention_at: int) -> "Lanes":
+    def of(cls, input_ids: Tensor, attention_mask: Tensor, labels: Tensor) -> "Packed":
         """From [B, T] rows, each without a gap; `labels` as in transformers, not shifted."""
         is_token, is_scored = attention_mask.bool().cpu().numpy(), (labels[:, 1:] != IGNORED).cpu().numpy()
         ids = input_ids.cpu().numpy()
         starts = is_token.argmax(axis=1)
-        ends = [max(start + 1, *np.nonzero(row)[0] + 1, 0) + 1 for start, row in zip(starts, is_scored, strict=True)]
-        rows = [tuple(row[start:end]) for row, start, end in zip(ids, starts, ends, strict=True)]
-        members = split_into_lanes(rows, attention_at=attention_at)
-        trees = [Tree.of([rows[row] for row in lane]) for lane in members]
-        width = max(len(tree.ids) for tree in trees)
-        visible = np.zeros((len(trees), 1, width, width), dtype=bool)
-        visible[:, 0, range(width), range(width)] = True  # padding sees itself, so that no row of scores is empty
-        lanes, positions = np.zeros((2, len(trees), width), dtype=np.int64)
-        place = np.zeros(ids.shape, dtype=np.int64)
-        for lane, (tree, lane_rows) in enumerate(zip(trees, members, strict=True)):
-            size = len(tree.ids)
-            lanes[lane, :size], positions[lane, :size] = tree.ids, tree.depths
-            visible[lane, 0, :size, :size] = tree.visible()
-            for row, path in zip(lane_rows, tree.paths, strict=True):
-                place[row, starts[row] : starts[row] + len(path)] = lane * width + path
+        last_scored = np.where(is_scored.any(axis=1), is_scored.shape[1] - 1 - is_scored[:, ::-1].argmax(axis=1), 0)
+        ends = np.maximum(starts, last_scored) + 2  # at least two tokens
+        tree = Tree.of([row[start:end] for row, start, end in zip(ids, starts, ends, strict=True)])
+        columns = np.zeros(ids.shape, dtype=np.int64)
+        for row, (start, path) in enumerate(zip(starts, tree.paths, strict=True)):
+            columns[row, start : start + len(path)] = path
         scored = np.nonzero(is_scored)
-        places = place[scored]
-        lane_labels = np.full(len(trees) * width, IGNORED)
-        lane_labels[places] = ids[scored[0], scored[1] + 1]
-        on = input_ids.device
+        places = columns[scored]
+        next_ids = np.full(len(tree.ids), IGNORED)
+        next_ids[places] = ids[scored[0], scored[1] + 1]
+        tensor = lambda values: torch.from_numpy(values).to(input_ids.device)  # noqa: E731
         return cls(
-            torch.from_numpy(lanes).to(on),
-            torch.from_numpy(positions).to(on),
-            torch.from_numpy(visible).to(on),
-            torch.from_numpy(lane_labels).view(lanes.shape).to(on),
-            (torch.from_numpy(scored[0]).to(on), torch.from_numpy(scored[1]).to(on)),
-            torch.from_numpy(places).to(on),
+            tensor(tree.ids).unsqueeze(0),
+            tensor(tree.depths).unsqueeze(0),
+            tensor(next_ids).unsqueeze(0),
+            TreeAttention.of(tree, input_ids.device),
+            (tensor(scored[0]), tensor(scored[1])),
+            tensor(places),
         )
 
     def back(self, values: Tensor, shape: tuple[int, int]) -> Tensor:
-        """From [L, W] to [B, T-1], 0 where nothing is scored."""
+        """From [1, N] to [B, T-1], 0 where nothing is scored."""
         return values.new_zeros(shape).index_put(self.scored, values.flatten()[self.places])
 
 
@@ -115,18 +106,19 @@ def same_logprobs(apart: Tensor, shared: Tensor) -> bool:
 
 def forward_as_trees(model: Any, *, input_ids: Tensor, attention_mask: Tensor, labels: Tensor, **inputs: Any) -> Any:
     """As `model(..., labels=labels)` with TRL's fused LM head; its per-token fields are [B, T-1] again."""
-    config = getattr(model, "module", model).config.get_text_config()
-    lanes = Lanes.of(input_ids, attention_mask, labels, attention_at=LINEAR_WIDTHS * config.hidden_size)
-    mask = lanes.visible
-    if config._attn_implementation == "eager":
-        mask = torch.zeros(mask.shape, device=mask.device).masked_fill(~mask, torch.finfo(torch.float32).min)
+    packed = Packed.of(input_ids, attention_mask, labels)
     output = model(
-        input_ids=lanes.ids, attention_mask=mask, position_ids=lanes.positions, shift_labels=lanes.labels, **inputs
+        input_ids=packed.ids,
+        attention_mask=torch.ones(1, 1, 1, 1, dtype=torch.bool, device=input_ids.device),  # four axes: none is made
+        position_ids=packed.positions,
+        shift_labels=packed.labels,
+        token_tree=packed.attention,
+        **inputs,
     )
     shape = (labels.size(0), labels.size(1) - 1)
     for name in PER_TOKEN:
         if output.get(name) is not None:
-            output[name] = lanes.back(output[name], shape)
+            output[name] = packed.back(output[name], shape)
     return output
 
 
@@ -141,8 +133,10 @@ def tree_forward(model: PreTrainedModel, *, wanted: bool) -> TreeForward | None:
 def why_not_shared(model: PreTrainedModel) -> str | None:
     """Why this model's rows cannot be forwarded as trees; None if they can."""
     name, attention = type(model).__name__, model.config.get_text_config()._attn_implementation
-    if attention not in ("sdpa", "eager"):
-        return f"the attention implementation {attention} takes no mask of its own"
+    if attention != "sdpa":
+        return f"the attention implementation {attention} takes no tree, sdpa does"
+    if not model.is_backend_compatible():
+        return f"{name} does not call the attention functions of transformers"
     kinds = {type(layer) for layer in DynamicCache(config=model.config).layers} - {DynamicLayer}
     if kinds:
         return f"{name} has layers whose cache is a {min(kind.__name__ for kind in kinds)}, which see not every token"

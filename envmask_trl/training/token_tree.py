@@ -1,4 +1,4 @@
-"""Rows of ids as a tree in which a common beginning stands once, laid out in lanes. Knows ids: no model, no loss.
+"""Rows of ids as a tree in which a common beginning stands once. Knows ids: no model, no loss.
 
 rows          1 2 3 4 5     tree   1 2 (3 4) (3 6)      columns   1 2 3 4 3 6
               1 2 3 6 7
@@ -9,11 +9,30 @@ fork has a column on each branch.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 
-Rows = Sequence[Sequence[int]]
+WASTE = 1.1  # padded over real pairs of query and key
+NEGLIGIBLE = 2**15  # pairs that cost no more than a call does
+LARGEST_MASK = 2**24  # pairs that a mask of their own per branch may have
+
+Rows = Sequence[Sequence[int] | np.ndarray]
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """What one row adds to the tree: the end of its path, consecutive columns that no row before it has.
+
+    Example:
+        Branch(path=np.array([0, 1, 4, 5]), own=2)   # columns 4 and 5 attend to 0, 1 and to themselves
+    """
+
+    path: np.ndarray  # the columns of the row's tokens
+    own: int
+
+    @property
+    def shared(self) -> int:
+        return len(self.path) - self.own
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,86 +45,56 @@ class Tree:
 
     ids: np.ndarray  # [N]
     depths: np.ndarray  # [N], the position of each token in its rows
-    first_rows: np.ndarray  # [N], of the rows that share a column, in the tree's order, the first
-    last_rows: np.ndarray  # [N], and the last
     paths: list[np.ndarray]  # for each row, in the caller's order, the columns of its tokens but the last
+    branches: list[Branch]  # their own columns, one after the other, are all columns
 
     @classmethod
     def of(cls, rows: Rows) -> "Tree":
         """The tree of rows with at least two tokens each."""
-        order = sorted(range(len(rows)), key=lambda row: tuple(rows[row]))
-        sorted_rows = [np.asarray(rows[row]) for row in order]
-        paths: list[np.ndarray] = []
-        ids: list[np.ndarray] = []
-        size = 0
-        for place, row in enumerate(sorted_rows):
-            shared = common_length(sorted_rows[place - 1], row) - 1 if place else 0
-            shared = max(0, shared)
-            own = row[shared:-1]
-            before = paths[-1][:shared] if place else np.empty(0, dtype=np.int64)
-            paths.append(np.concatenate([before, np.arange(size, size + len(own))]))
-            ids.append(own)
-            size += len(own)
-        depths, first_rows, last_rows = np.zeros((3, size), dtype=np.int64)
-        for place in reversed(range(len(paths))):
-            first_rows[paths[place]] = place
-        for place, path in enumerate(paths):
-            last_rows[path] = place
-            depths[path] = np.arange(len(path))
-        by_row = [path for _, path in sorted(zip(order, paths, strict=True), key=lambda pair: pair[0])]
-        return cls(np.concatenate(ids), depths, first_rows, last_rows, by_row)
-
-    def visible(self) -> np.ndarray:
-        """[N, N]: whether the column of the first index sees that of the second, which are itself and its ancestors."""
-        columns = np.arange(len(self.ids))
-        return (
-            (columns[None, :] <= columns[:, None])
-            & (self.first_rows[None, :] <= self.first_rows[:, None])
-            & (self.last_rows[None, :] >= self.last_rows[:, None])
-        )
-
-
-def split_into_lanes(rows: Rows, *, attention_at: int) -> list[list[int]]:
-    """Which rows share a lane: neighbours in the tree's order, so that what is forwarded costs least.
-
-    Lanes are padded to the widest. A wide lane shares more and pays attention over all of its columns.
-
-    Args:
-        attention_at: the width at which attending costs as much as all else, in tokens.
-    """
-    order = sorted(range(len(rows)), key=lambda row: tuple(rows[row]))
-    sorted_rows = [np.asarray(rows[row]) for row in order]
-    lengths = [len(row) - 1 for row in sorted_rows]
-    shared = [0, *(max(0, common_length(a, b) - 1) for a, b in pairwise(sorted_rows))]
-    whole = sum(length - common for length, common in zip(lengths, shared, strict=True))
-    best: tuple[float, list[list[int]]] | None = None
-    widest = max(lengths)
-    while True:
-        lanes, width = fill_lanes(lengths, shared, widest)
-        cost = len(lanes) * width * (1 + width / attention_at)
-        if best is None or cost < best[0]:
-            best = cost, lanes
-        if widest >= whole:
-            return [[order[place] for place in lane] for lane in best[1]]
-        widest *= 2
-
-
-def fill_lanes(lengths: list[int], shared: list[int], widest: int) -> tuple[list[list[int]], int]:
-    """Places in order, as many to a lane as fit into `widest` columns; and the width that came of it."""
-    lanes: list[list[int]] = []
-    widths: list[int] = []
-    for place, (length, common) in enumerate(zip(lengths, shared, strict=True)):
-        if lanes and widths[-1] + length - common <= widest:
-            lanes[-1].append(place)
-            widths[-1] += length - common
-        else:
-            lanes.append([place])
-            widths.append(length)
-    return lanes, max(widths)
+        arrays = [np.asarray(row) for row in rows]
+        keys = [row.astype(">i8").tobytes() for row in arrays]  # bytes that compare as the rows do
+        paths: list[np.ndarray] = [np.empty(0, dtype=np.int64)] * len(rows)
+        ids, depths, branches = [], [], []
+        size, before = 0, None
+        for place in sorted(range(len(rows)), key=keys.__getitem__):
+            row = arrays[place]
+            shared = 0 if before is None else max(0, common_length(arrays[before], row) - 1)
+            own = len(row) - 1 - shared
+            beginning = paths[before][:shared] if before is not None else paths[place]
+            paths[place] = np.concatenate([beginning, np.arange(size, size + own)])
+            if own:
+                branches.append(Branch(paths[place], own))
+                ids.append(row[shared:-1])
+                depths.append(np.arange(shared, shared + own))
+            size += own
+            before = place
+        return cls(np.concatenate(ids), np.concatenate(depths), paths, branches)
 
 
 def common_length(a: np.ndarray, b: np.ndarray) -> int:
     """How many tokens both begin with."""
     shorter = min(len(a), len(b))
-    different = np.nonzero(a[:shorter] != b[:shorter])[0]
-    return int(different[0]) if len(different) else shorter
+    different = a[:shorter] != b[:shorter]
+    return int(different.argmax()) if different.any() else shorter
+
+
+def bundles(branches: Sequence[Branch]) -> list[list[Branch]]:
+    """Branches that attend together: alike enough that padding them to the largest costs little.
+
+    Branches whose paths share equally much come together first, as one mask is enough for all of them.
+    """
+    bundled: list[list[Branch]] = []
+    for branch in sorted(branches, key=lambda branch: (branch.shared, branch.own)):
+        if bundled and fits(bundled[-1], branch):
+            bundled[-1].append(branch)
+        else:
+            bundled.append([branch])
+    return bundled
+
+
+def fits(bundle: list[Branch], branch: Branch) -> bool:
+    together = [*bundle, branch]
+    real = sum(one.own * len(one.path) for one in together)
+    padded = len(together) * max(one.own for one in together) * max(len(one.path) for one in together)
+    one_mask = branch.shared == bundle[0].shared
+    return padded <= WASTE * real + NEGLIGIBLE and (one_mask or padded <= LARGEST_MASK)
