@@ -186,9 +186,12 @@ def against_gold(
 
 
 def normalise(text: str) -> str:
-    """SQuAD's normalisation: lower case, no punctuation, no articles, single spaces. `"The Oslo!"` -> `"oslo"`."""
+    """SQuAD's normalisation: lower case, no punctuation, no articles, single spaces. `"The Oslo!"` -> `"oslo"`.
+
+    A text that is nothing but an article keeps it: "A" is also an option's letter.
+    """
     text = "".join(character for character in text.lower() if character not in string.punctuation)
-    return " ".join(ARTICLES.sub(" ", text).split())
+    return " ".join(ARTICLES.sub(" ", text).split() or text.split())
 
 
 def words(text: str) -> list[str]:

@@ -9,6 +9,7 @@ import resource
 import sys
 from collections.abc import Callable
 from functools import partial
+from os.path import realpath
 from typing import Any
 
 REFUSED = (
@@ -69,25 +70,30 @@ def guard(home: str) -> Callable[[str, tuple], None]:
     def refuse(event: str, arguments: tuple) -> None:
         if event.startswith(REFUSED) or (event == "import" and arguments[0] in ("ctypes", "_ctypes")):
             raise PermissionError(f"{event} is not allowed here")
-        if event == "open" and is_writing(arguments) and not inside(home, arguments[0]):
-            raise PermissionError("files may be written in the current directory only")
-        if event.startswith(WRITING) and not inside(home, arguments[0]):
+        if event == "open" and may_write(arguments) and not inside(home, arguments[0]):
+            raise PermissionError("open for writing is allowed in the current directory only")
+        if event.startswith(WRITING) and not all(inside(home, path) for path in arguments[:2] if is_path(path)):
             raise PermissionError(f"{event} is allowed in the current directory only")
 
     return refuse
 
 
-def is_writing(arguments: tuple) -> bool:
-    _, mode, flags = arguments
+def may_write(arguments: tuple) -> bool:
+    """Whether a file is opened for writing, or a directory for the calls that take one instead of a path."""
+    path, mode, flags = arguments
     if isinstance(mode, str):
         return any(letter in mode for letter in "wax+")
-    return bool(flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT))
+    writes = flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+    return bool(writes) or (is_path(path) and os.path.isdir(path))
+
+
+def is_path(value: Any) -> bool:
+    return isinstance(value, str | bytes | os.PathLike)
 
 
 def inside(home: str, path: Any) -> bool:
-    if isinstance(path, int):
-        return True
-    return os.path.realpath(os.fsdecode(path)).startswith(os.path.realpath(home) + os.sep)
+    """A number is a file that is open already, and was checked then."""
+    return not is_path(path) or realpath(os.fsdecode(path)).startswith(realpath(home) + os.sep)
 
 
 if __name__ == "__main__":
