@@ -1,0 +1,1 @@
+"""Supervised fine-tuning of agents on demonstrations, with the observation mask."""
