@@ -4,7 +4,7 @@ import pytest
 from datasets import Dataset
 from trl import GRPOConfig, GRPOTrainer
 
-from envmask_trl import EnvMaskGRPOConfig, EnvMaskGRPOTrainer, ScriptedSampler, compose, hacking, rules
+from envmask_trl import EnvMaskGRPOConfig, EnvMaskGRPOTrainer, Reward, ScriptedSampler, compose, hacking, rules
 
 from .tiny import add, answer, call, tiny_model, tiny_tokenizer, user
 
@@ -67,6 +67,34 @@ def test_a_step_with_a_composed_reward_trains_on_it_and_logs_every_term(tmp_path
     assert any((weight != before[name]).any() for name, weight in trainer.model.named_parameters())
     keywords = {"trajectories": trainer.trajectories, "gold": ["42"] * 4}
     assert [len(turns) for turns in reward.turn_rewards(**keywords)] == [t.num_turns for t in trainer.trajectories]
+
+
+def test_credit_by_turn_takes_what_the_composed_reward_gives_to_turns(tmp_path):
+    """And nothing is scored twice for it: a judge would be asked, a program run, once."""
+    tokenizer, asked = tiny_tokenizer(), []
+
+    def right(rollout):
+        asked.append(rollout)
+        return float(rollout.answer == "42")
+
+    outcome = Reward(right, name="right", low=0.0, high=1.0)
+    reward = compose(outcome, [(rules.call_validity([add]), 0.5)], density="dense")
+    trainer = EnvMaskGRPOTrainer(
+        tiny_model(tokenizer),
+        reward,
+        EnvMaskGRPOConfig(output_dir=str(tmp_path), max_completion_length=250, credit="turn", **COMMON),
+        dataset(),
+        processing_class=tokenizer,
+        tools=[add],
+    )
+    scripts = [[ADD, answer("42")], [call("ghost"), answer("42")], [ADD, answer("41")], [call("ghost"), answer("41")]]
+    turns = [[tokenizer(turn, add_special_tokens=False)["input_ids"] for turn in script] for script in scripts]
+    trainer.sampler = ScriptedSampler(turns)
+    trainer.train()
+    assert trainer.state.log_history[0]["rewards/composed/mean"] == pytest.approx(0.25) and len(asked) == 4
+    earned = reward.turn_rewards(trajectories=trainer.trajectories)
+    assert earned == [[0.0, 1.0], [-0.5, 1.0], [0.0, 0.0], [-0.5, 0.0]]
+    assert [list(row.scores[0]) for row in trainer.credit.rows] == earned
 
 
 def test_a_plain_trainer_scores_the_same_rewards_without_trajectories(tmp_path):
