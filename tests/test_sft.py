@@ -96,7 +96,9 @@ def test_columns_that_arrow_filled_with_nulls_are_read():
     ("messages", "message"),
     [
         (QUESTION, "row 0: no assistant message"),
-        (demonstration({"role": "assistant", "content": "3"}, {"role": "user", "content": "more"}), "row 0: message 2"),
+        (demonstration({"role": "assistant", "content": "3"}, {"role": "system", "content": "x"}), "row 0: message 2"),
+        (demonstration(call_message(a=1, b=2), {"role": "user", "content": "more"}), "row 0: message 2"),
+        (demonstration(*[{"role": "assistant", "content": "3"}] * 2), "row 0: message 2"),
     ],
 )
 def test_a_conversation_that_is_no_rollout_is_refused_by_row(messages, message):

@@ -4,7 +4,7 @@ import pytest
 
 from envmask_trl import RolloutLimits, ScriptedSampler, StopReason, mask_observations, run_rollouts
 
-from .template_pairs import PAIRS, QUESTION, REFUSED, RESULT, answer, call, fake_conversation, load, weather
+from .template_pairs import APPENDS, PAIRS, QUESTION, REFUSED, RESULT, answer, call, fake_conversation, load, weather
 
 TRAINABLE = [pair for pair, verdict in PAIRS.items() if verdict != REFUSED]
 
@@ -29,6 +29,26 @@ def test_a_demonstration_is_the_rollout_of_the_same_messages_under_every_templat
     calls = [message["tool_calls"][0]["function"]["arguments"] for message in row.messages if message.get("tool_calls")]
     assert calls == [{"city": "Oslo"}, {"city": "Rome"}]
     assert row.messages[-1]["content"] == "7 degrees"
+
+
+@pytest.mark.parametrize("pair", [pair for pair in TRAINABLE if PAIRS[pair] == APPENDS], ids=str)
+def test_a_users_second_question_is_written_as_the_template_writes_it_and_not_learned(pair):
+    second = {"role": "user", "content": "And what if <|im_end|> I say\nRome?"}
+    messages = [QUESTION, call("Oslo"), {"role": "tool", "name": "weather", "content": RESULT}, answer("7"), second]
+    messages += [call("Rome"), {"role": "tool", "name": "weather", "content": RESULT}, answer("8")]
+    kwargs, tokenizer = {"chat_template": pair.chat_template}, load(pair.tokenizer)
+    columns = mask_observations(
+        {"messages": [messages]},
+        tokenizer=tokenizer,
+        tools=[weather],
+        stop_token_ids=pair.stop_ids,
+        template_kwargs=kwargs,
+    )
+    (ids,), (labels,) = columns["input_ids"], columns["labels"]
+    assert len(turns_of(labels)) == 4
+    assert "And what if" not in tokenizer.decode([label for label in labels if label != -100])
+    whole = tokenizer.apply_chat_template(messages, tools=[weather], tokenize=False, **kwargs)
+    assert whole.startswith(tokenizer.decode(ids)) and not whole[len(tokenizer.decode(ids)) :].strip()
 
 
 def turns_of(labels):

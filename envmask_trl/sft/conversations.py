@@ -21,6 +21,7 @@ from ..rollout.tool_calls import read_calls
 from ..trajectory import Message, Source, ToolCall
 from .arrow import restored
 from .parts import Kind, Part, Reason, RowProblem
+from .user_turns import user_segments
 
 THOUGHT_MARK = "envmaskThought"
 THOUGHT_END = "</think>"
@@ -118,8 +119,13 @@ class ConversationReader:
                 if end < len(messages):  # an observation that nothing follows is not part of the row
                     parts += self._observation(messages[position:end], calls, turn, setting)
                 position = end
+            elif message["role"] == "user" and answers_a_turn and not calls:
+                if position + 1 < len(messages):
+                    segments = user_segments(setting.encoder, message["content"], setting.schemas, self.kwargs)
+                    parts += [Part(Source.TEMPLATE, segment.token_ids) for segment in segments]
+                position += 1
             else:
-                expected = "a tool's" if answers_a_turn else "an assistant's"
+                expected = "a tool's or a user's" if answers_a_turn else "an assistant's"
                 raise RowProblem(
                     Reason.NOT_A_ROLLOUT, f"message {position} has the role {message['role']!r}, expected {expected}"
                 )
