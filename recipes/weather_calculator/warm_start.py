@@ -40,10 +40,7 @@ def warm_start(
     tools: list[Callable],
     decay_from: float,
 ) -> None:
-    """Train once through `rows`, in their order, on the tokens that a model would have written.
-
-    From the share `decay_from` of the steps on, the learning rates fall linearly.
-    """
+    """Train once through `rows`, in their order, on the tokens that a model would have written; see `learn`."""
     schemas = [get_json_schema(tool) for tool in tools]  # read once, not for each conversation
     neighbourhoods = DataLoader(
         [row["messages"] for row in rows],
@@ -52,8 +49,15 @@ def warm_start(
         num_workers=1,  # encodes the next conversations while this process learns from the last
         prefetch_factor=8,
     )
+    learn(model, neighbourhoods, steps=len(rows) // BATCH_SIZE, decay_from=decay_from)
+
+
+def learn(model: PreTrainedModel, neighbourhoods: Iterable[list[Row]], *, steps: int, decay_from: float) -> None:
+    """Train on encoded rows, which come by some batches together; see `batches_of_like_lengths`.
+
+    From the share `decay_from` of the steps on, the learning rates fall linearly.
+    """
     optimizer = MuonWithAdamW(model, muon_lr=MUON_LEARNING_RATE, adamw_lr=ADAMW_LEARNING_RATE)
-    steps = len(rows) // BATCH_SIZE
     schedule = torch.optim.lr_scheduler.LambdaLR(
         optimizer, lambda step: max(FINAL_SHARE, min(1.0, (1 - step / steps) / (1 - decay_from)))
     )

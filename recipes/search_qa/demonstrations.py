@@ -1,0 +1,99 @@
+"""Demonstrations of mixed quality, played through the same loop as every rollout. Knows questions: no optimiser.
+
+    tidy     searches for each article of the path, answers with what the last one says
+    guess    answers at once with a name that fits the question
+    hasty    answers after one search of two; on one hop, with another name from the article
+    astray   searches for somebody else, and answers with what is found there
+
+A scripted policy writes the turns, the real retriever answers, and the row has the mask that every rollout has.
+"""
+
+import random
+from collections.abc import Sequence
+
+from transformers import PreTrainedTokenizerBase
+
+from envmask_trl import RolloutLimits, ScriptedSampler, TagProtocol, Trajectory, run_rollouts
+
+from .questions import Asker, Question, prompt_of
+from .world import World
+
+MIX = {"tidy": 0.30, "guess": 0.28, "hasty": 0.22, "astray": 0.20}  # of the mixed part
+AT_ONCE = 256  # demonstrations that are played together
+IGNORED = -100  # the label of what the model did not write
+
+Row = tuple[list[int], list[int]]  # ids and labels
+Demonstration = tuple[str, list[str]]  # a prompt, and the turns that follow
+
+
+class Demonstrator:
+    """Writes demonstrations about the subjects of training.
+
+    Example:
+        Demonstrator(world, seed=0).write(progress=1.0, quality="tidy")
+        ("Question: Where was Anna Korvin born?\\n", ["<search> Anna Korvin</search>", "<answer> Tolham</answer>"])
+    """
+
+    def __init__(self, world: World, *, seed: int):
+        self.facts = world.facts
+        self.asker = Asker(world, held_out=False)
+        self.rng = random.Random(f"demonstrations/{seed}")
+
+    def lesson(self, *, tidy: int, mixed: int) -> list[Demonstration]:
+        """`tidy` good demonstrations, questions of two hops coming in slowly, then `mixed` of mixed quality."""
+        rows = [self.write(quality="tidy", progress=row / tidy) for row in range(tidy)]
+        return rows + [self.write(quality=self.rng.choices(list(MIX), list(MIX.values()))[0]) for _ in range(mixed)]
+
+    def write(self, *, quality: str, progress: float = 1.0) -> Demonstration:
+        question = self.asker.ask(2 if self.rng.random() < 0.5 * min(1.0, 2 * progress) else 1, self.rng)
+        return prompt_of(question.text), self.turns(question, quality)
+
+    def turns(self, question: Question, quality: str) -> list[str]:
+        searched, answer = list(question.path), question.answer
+        match quality:
+            case "guess":
+                searched, answer = [], self.like(question.answer)
+            case "hasty":
+                searched = searched[:1]
+                known = self.facts[searched[0]]
+                others = [name for name in known.values() if name != answer]
+                answer = self.rng.choice(others) if others else answer
+            case "astray":
+                searched = [self.like(question.path[0])]
+                answer = self.rng.choice(list(self.facts[searched[0]].values()))
+        return [*(f"<search> {name}</search>" for name in searched), f"<answer> {answer}</answer>"]
+
+    def like(self, name: str) -> str:
+        """Another subject with the same relations, so the same kind of thing."""
+        relation = self.rng.choice(list(self.facts[name]))
+        return self.rng.choice(self.asker.subjects[relation])
+
+
+def played_rows(
+    demonstrations: Sequence[Demonstration],
+    tokenizer: PreTrainedTokenizerBase,
+    protocol: TagProtocol,
+    limits: RolloutLimits,
+) -> list[Row]:
+    """The rows of demonstrations, their observations retrieved and masked by the loop that the model will meet."""
+    rows: list[Row] = []
+    for first in range(0, len(demonstrations), AT_ONCE):
+        together = demonstrations[first : first + AT_ONCE]
+        scripts = [
+            [tuple(tokenizer(turn, add_special_tokens=False)["input_ids"]) for turn in turns] for _, turns in together
+        ]
+        rollouts = run_rollouts(
+            [prompt for prompt, _ in together],
+            tokenizer=tokenizer,
+            sampler=ScriptedSampler(scripts, logprobs=False),
+            protocol=protocol,
+            limits=limits,
+        )
+        rows += [labelled(rollout) for rollout in rollouts]
+    return rows
+
+
+def labelled(rollout: Trajectory) -> Row:
+    """Ids, and the same ids under the mask's ones: `([1, 10, 20, 11], [-100, 10, -100, 11])`."""
+    written = [token if own else IGNORED for token, own in zip(rollout.completion_ids, rollout.env_mask, strict=True)]
+    return [*rollout.prompt_ids, *rollout.completion_ids], [IGNORED] * len(rollout.prompt_ids) + written
