@@ -1,0 +1,1 @@
+"""Which credit learns fastest where credit matters: `python -m recipes.credit`."""
