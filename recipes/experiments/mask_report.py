@@ -9,6 +9,7 @@ from .markdown import replace_section
 from .records import Record, by_arm
 
 Seeds = Mapping[int, Record]
+MAIN = ("on", "off", "off-third", "off-triple")  # whose curves are drawn, if they have been run
 COMPARED = "0-2"  # calls: the questions that every seed's demonstrations show
 
 
@@ -64,7 +65,7 @@ def difference(arm: str, arms: Mapping[str, Seeds]) -> tuple[str, str]:
 def signal_table(arms: Mapping[str, Seeds]) -> str:
     """Gradient norms, the environment's part of the unmasked gradient, and how often the model plays the tools."""
     lines = [
-        "| arm | gradient norm, first 10 steps | last 10 | part of the environment in the unmasked gradient, step 1 | last "
+        "| arm | gradient norm, first 10 steps | last 10 | environment's part of the unmasked gradient, step 1 | last "
         "| cosine of masked and unmasked, last | rollouts in which the model writes observations, last 10 steps |",
         "| --- | ---: | ---: | ---: | ---: | ---: | ---: |",
     ]
@@ -97,13 +98,15 @@ def draw(arms: Mapping[str, Seeds], path: Path) -> None:
     from matplotlib import pyplot
 
     figure, (curves, norms, final) = pyplot.subplots(1, 3, figsize=(13, 4), layout="constrained")
-    main_arms = [arm for arm in ("on", "off", "off-third", "off-triple") if arm in arms]
+    trained = [arm for arm, seeds in arms.items() if all(record["curves"]["reward"] for record in seeds.values())]
+    main_arms = [arm for arm in MAIN if arm in trained] or trained
     for number, arm in enumerate(main_arms):
         draw_curve(curves, arms[arm], "right_answers", label=labelled(arm, arms[arm]), color=f"C{number}")
         draw_curve(norms, arms[arm], "grad_norm", label=labelled(arm, arms[arm]), color=f"C{number}")
     curves.set(title="right answers in training", xlabel="GRPO step", ylabel="share of rollouts", ylim=(0, 1))
     norms.set(title="gradient norm", xlabel="GRPO step", yscale="log")
-    curves.legend(frameon=False)
+    if main_arms:
+        curves.legend(frameon=False)
     names = list(arms)[::-1]
     found = [interval([success(record, "sampled", COMPARED) for record in arms[name].values()]) for name in names]
     colors = ["C0" if name.startswith("on") else "C1" if name.startswith("off") else "0.6" for name in names]

@@ -29,7 +29,6 @@ from ..weather_calculator.tasks import correct_answer, needed_calls
 from .records import Record, rounded
 from .task import held_out_rows, load_checkpoint, test_day, tools_of, training_day, training_rows
 
-AUDITED_ROWS = 32  # of a step's 64 rollouts: half of its groups
 CURVES = {  # name in the record -> name in the trainer's log
     "right_answers": METRIC,
     "reward": "reward",
@@ -109,13 +108,14 @@ def run_arm(
     held_out: int,
     folder: Path,
     audited_steps: Collection[int] = (),
+    audited_rows: int = 64,
 ) -> Record:
     """Train for `steps` steps (0: evaluate the checkpoint), evaluate, and return what is worth keeping.
 
     Args:
         held_out: questions of each number of calls, of a day that no training has seen.
         folder: for the rollouts; what is in it is not needed afterwards.
-        audited_steps: optimizer steps, from 1, after which mask on and off are compared on the step's own rollouts.
+        audited_steps: optimizer steps, from 1, after which mask on and off are compared on their rollouts.
     """
     set_seed(seed)
     torch.set_num_threads(1)
@@ -124,7 +124,7 @@ def run_arm(
     trainer = make_trainer(plan, checkpoint, seed=seed, rows=rows, folder=folder)
     warnings: list[tuple[int, str]] = []
     trainer.step_log.symptoms.say = lambda sentence: warnings.append((trainer.state.global_step + 1, sentence))
-    paired = PairedAtSteps(folder, audited_steps)
+    paired = PairedAtSteps(folder, audited_steps, audited_rows)
     trainer.add_callback(paired)
     stopped_by = ""
     if steps:
@@ -161,8 +161,8 @@ def evaluate(trainer: EnvMaskGRPOTrainer, plan: Plan, *, seed: int, each: int) -
 class PairedAtSteps(TrainerCallback):
     """Compares mask on and off on some steps' rollouts, with the weights right after the step."""
 
-    def __init__(self, folder: Path, steps: Collection[int]):
-        self.folder, self.steps = folder, steps
+    def __init__(self, folder: Path, steps: Collection[int], rows: int):
+        self.folder, self.steps, self.rows = folder, steps, rows
         self.reports: list[dict[str, float]] = []
 
     def on_step_end(
@@ -172,7 +172,7 @@ class PairedAtSteps(TrainerCallback):
             return
         rows = load_rollouts(self.folder / "rollouts" / f"step-{state.global_step - 1:06d}-process-0.parquet")
         authored = [{name: value for name, value in row.items() if name != "loss_mask"} for row in rows]
-        paired = audit(authored, model=model, max_rows=AUDITED_ROWS).paired
+        paired = audit(authored, model=model, max_rows=self.rows).paired
         assert paired is not None
         names = ("tokens", "loss", "gradient", "norm_with_mask", "norm_without_mask", "cosine")
         values = rounded([getattr(paired, name) for name in names])
