@@ -7,11 +7,13 @@
 Authorship is stored once, as the `Source` of each `Segment`; every mask is a view of it.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
-from itertools import pairwise
-from typing import Any
+from itertools import chain, pairwise, repeat
+from typing import Any, TypeVar
+
+Value = TypeVar("Value")
 
 Message = dict[str, Any]  # {"role": ..., "content": ..., "tool_calls": [...]}, as in chat templates
 
@@ -148,17 +150,17 @@ class Trajectory:
 
     @property
     def completion_ids(self) -> tuple[int, ...]:
-        return tuple(token for segment in self.completion_segments for token in segment.token_ids)
+        return tuple(chain.from_iterable(segment.token_ids for segment in self.completion_segments))
 
     @property
     def sources(self) -> tuple[Source, ...]:
         """The author of each completion token."""
-        return tuple(segment.source for segment in self.completion_segments for _ in segment.token_ids)
+        return self._per_token(segment.source for segment in self.completion_segments)
 
     @property
     def env_mask(self) -> tuple[int, ...]:
         """Per completion token: 1 where the model sampled it, 0 where anyone else wrote it."""
-        return tuple(int(source is Source.MODEL) for source in self.sources)
+        return self._per_token(int(segment.source is Source.MODEL) for segment in self.completion_segments)
 
     @property
     def logprobs(self) -> tuple[float, ...] | None:
@@ -167,15 +169,15 @@ class Trajectory:
         if not model_segments or any(segment.logprobs is None for segment in model_segments):
             return None
         return tuple(
-            logprob
-            for segment in self.completion_segments
-            for logprob in (segment.logprobs or (0.0,) * len(segment.token_ids))
+            chain.from_iterable(
+                segment.logprobs or (0.0,) * len(segment.token_ids) for segment in self.completion_segments
+            )
         )
 
     @property
     def turn_index(self) -> tuple[int, ...]:
         """Per completion token: which of the model's turns it belongs to, -1 on foreign tokens."""
-        return tuple(turn for segment, turn in self._numbered() for _ in segment.token_ids)
+        return self._per_token(turn for _, turn in self._numbered())
 
     @property
     def num_turns(self) -> int:
@@ -184,6 +186,11 @@ class Trajectory:
     @property
     def unfinished(self) -> bool:
         return self.stop_reason.unfinished
+
+    def _per_token(self, values: Iterable[Value]) -> tuple[Value, ...]:
+        """The value of each completion segment, once for each of its tokens."""
+        lengths = (len(segment.token_ids) for segment in self.completion_segments)
+        return tuple(chain.from_iterable(map(repeat, values, lengths)))
 
     def _numbered(self) -> Iterator[tuple[Segment, int]]:
         turn = -1

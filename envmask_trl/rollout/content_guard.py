@@ -61,6 +61,7 @@ class ContentGuard:
         added = {text: i for text, i in tokenizer.get_added_vocab().items() if len(text) > 1 and text.strip(BLANK)}
         self.control_ids = frozenset(added.values())
         self._literal = literal_pattern(list(added))
+        self._mark = literal_pattern(list(marks))
 
     def opening(self, scaffold: str) -> str:
         """The ordinary text that opens the model's turn at the end of `scaffold`; "" where a control token is in it."""
@@ -68,9 +69,10 @@ class ContentGuard:
 
     def find(self, text: str, opening: str = "") -> list[tuple[int, int]]:
         """Start and end of all control tokens that are written in `text`, in order; they may overlap."""
-        found = [(match.start(), match.start() + len(match.group(1))) for match in self._literal.finditer(text)]
-        for mark in (*self.marks, *([opening] if opening else [])):
-            found += [(m.start(), m.start() + len(mark)) for m in re.finditer(f"(?={re.escape(mark)})", text)]
+        matches = (match for pattern in (self._literal, self._mark) for match in pattern.finditer(text))
+        found = [(match.start(), match.start() + len(match.group(1))) for match in matches]
+        if opening:
+            found += [(m.start(), m.start() + len(opening)) for m in re.finditer(f"(?={re.escape(opening)})", text)]
         return sorted(set(found))
 
     def apply(self, content: str, opening: str = "") -> str:
@@ -94,8 +96,13 @@ class ContentGuard:
             text += content + piece
         opening = self.opening(pieces[-1])
         touching = [span for span in self.find(text, opening) if overlaps(*span, spans)]
-        inside = {mark: self._inside_a_token(mark) for mark in {opening, *self.marks}}
-        cuts = sorted({start + inside.get(text[start:end], 1) for start, end in touching})
+        ordinary = {opening, *self.marks}
+        cuts = sorted(
+            {
+                start + (self._inside_a_token(mark) if (mark := text[start:end]) in ordinary else 1)
+                for start, end in touching
+            }
+        )
         tokens: list[SourcedToken] = []
         for start, end in zip([0, *cuts], [*cuts, len(text)], strict=True):
             encoding = self.tokenizer(text[start:end], add_special_tokens=False, return_offsets_mapping=True)

@@ -103,11 +103,14 @@ class ObservationEncoder:
         self.history_renderer = HistoryRenderer(template, self.guard, strict=strict) if mode == "diff" else None
         self.min_content_tokens = len(self.guard.offsets(cut_mark(cut, "over 100000"))) + TOKENS_BESIDE_MARK
         self._said: set[str] = set()
+        self._scaffold_tokens: dict[tuple[TurnBlock, bool], int] = {}
 
     def scaffold_tokens(self, calls: Sequence[ToolCall], *, closed: bool) -> int:
         """Tokens of the block around empty contents: no observation of these calls can be shorter."""
-        block = self.renderer.block(calls)
-        return len(self._block_tokens(block, [""] * len(calls), closed=closed))
+        key = self.renderer.block(calls), closed
+        if key not in self._scaffold_tokens:
+            self._scaffold_tokens[key] = len(self._block_tokens(key[0], [""] * len(calls), closed=closed))
+        return self._scaffold_tokens[key]
 
     def encode(
         self,

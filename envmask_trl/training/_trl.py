@@ -151,7 +151,7 @@ class HookedGRPOTrainer(AcrossProcesses, GRPOTrainer):
         return inputs
 
     def _get_per_token_logps_and_entropies(self, model: Any, *args: Any, **kwargs: Any) -> tuple:
-        scored = model if self.trained is None else ScoredModel(model, self.trained, self.tree_forward)
+        scored = model if self.trained is None else ScoredModel(model, self.trained, self.tree_forward, self.log_value)
         with only_labelled_positions_scored():
             return super()._get_per_token_logps_and_entropies(scored, *args, **kwargs)
 

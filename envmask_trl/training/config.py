@@ -56,6 +56,11 @@ class EnvMaskGRPOConfig(GRPOConfig):
     shared_prefix: bool = option(
         True, "Compute what rows of a micro-batch begin with in common once, where the model's attention allows it."
     )
+    balance_micro_batches: bool = option(
+        True,
+        "Put rows that begin alike into the same micro-batch of an optimizer step, or rows of like length where they "
+        "are forwarded apart. Where that would change the loss (see `depends_on_split`), rows stay where they are.",
+    )
     max_turn_tokens: int | None = option(None, "Most sampled tokens of one turn.")
     max_observation_tokens: int | None = option(None, "Most tokens of one tool result's content.")
     observation_cut: Cut = option("tail", "The part of a too long result that is left out: head, tail or middle.")

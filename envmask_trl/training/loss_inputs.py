@@ -1,12 +1,13 @@
 """What the loss is given: which positions are trained, and nothing harmful anywhere else. Knows tensors: no trainer."""
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..masks import completion_mask_from_env_mask, select
+from .micro_batches import forward_cut, padded_share
 from .shared_prefix import TreeForward
 
 Batch = dict[str, Any]
@@ -94,10 +95,17 @@ class ScoredModel:
     own predictions never enter the loss. Rows are consumed in order, as the hook walks through its chunks.
     """
 
-    def __init__(self, model: Any, trained: Tensor, forward: TreeForward | None = None):
+    def __init__(
+        self,
+        model: Any,
+        trained: Tensor,
+        forward: TreeForward | None = None,
+        log_value: Callable[[str, float], None] | None = None,
+    ):
         self.model = model
         self.forward = forward  # how the rows are forwarded; None is as they are
         self.trained = trained  # [B, C]
+        self.log_value = log_value
         self.next_row = 0
 
     def __call__(self, *, labels: Tensor, **inputs: Any) -> Any:
@@ -106,4 +114,8 @@ class ScoredModel:
         foreign = torch.ones_like(labels, dtype=torch.bool)
         foreign[:, -rows.size(1) :] = rows == 0
         inputs["labels"] = labels.masked_fill(foreign, -100)
-        return self.forward(self.model, **inputs) if self.forward is not None else self.model(**inputs)
+        output = (self.forward or forward_cut)(self.model, **inputs)
+        if self.log_value is not None:
+            is_tree = self.forward is not None and self.forward.shares(inputs)
+            self.log_value("env_mask/padded_share", 0.0 if is_tree else padded_share(inputs["attention_mask"]))
+        return output

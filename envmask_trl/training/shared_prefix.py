@@ -4,6 +4,7 @@ A prompt of a group, a tool schema, a call that all members made stand once; a r
 be scored; and there is no padding, as all rows stand in one.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,7 @@ from transformers import DynamicCache, PreTrainedModel
 from transformers.cache_utils import DynamicLayer
 from transformers.utils import logging
 
+from .micro_batches import forward_cut
 from .token_tree import Tree
 from .tree_attention import TreeAttention
 
@@ -81,9 +83,13 @@ class TreeForward:
     def __init__(self) -> None:
         self.agrees: bool | None = None  # not known yet
 
+    def shares(self, inputs: Collection[str]) -> bool:
+        """Whether these inputs are forwarded as a tree; an auxiliary loss counts tokens, so it needs the rows apart."""
+        return self.agrees is not False and set(inputs) == TAKEN
+
     def __call__(self, model: Any, **inputs: Any) -> Any:
-        if self.agrees is False or set(inputs) != TAKEN:  # an auxiliary loss counts tokens: it needs the rows apart
-            return model(**inputs)
+        if not self.shares(inputs):
+            return forward_cut(model, **inputs)
         if self.agrees is None:
             with torch.no_grad():
                 self.agrees = same_logprobs(model(**inputs).log_probs, forward_as_trees(model, **inputs).log_probs)

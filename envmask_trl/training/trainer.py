@@ -26,6 +26,7 @@ from .chat_format import chat_format
 from .config import DEFAULT_ITERATIONS, EnvMaskGRPOConfig
 from .left_out import left_out
 from .loss_inputs import ROW_MEAN_LOSSES, Batch, annotate_windows, apply_mask, trained_positions, window_counts
+from .micro_batches import arrange, depends_on_split
 from .rows import REWARD_COLUMNS, checked_rollout_func, to_columns, trl_rows
 from .sampling import engine_stops_at, keeps_cache, open_sampler
 from .shared_prefix import tree_forward
@@ -189,6 +190,8 @@ class EnvMaskGRPOTrainer(HookedGRPOTrainer):
     def prepare_windows(self, batches: list[Batch]) -> None:
         """Count, once per generation, what each optimizer step divides by."""
         window = min(self.args.gradient_accumulation_steps, len(batches))
+        if self.args.balance_micro_batches and not depends_on_split(self):
+            arrange(batches, window, as_trees=self.tree_forward is not None)
         masks = [trained_positions(batch, self.cutting_eos_ids) for batch in batches]
         totals = self.sum_over_processes(window_counts(batches, masks, window))
         annotate_windows(batches, totals, window, self.accelerator.num_processes)
