@@ -1,12 +1,12 @@
 """Demonstrations of mixed quality, as people label them, one JSON object a line. Knows tasks, no tokens.
 
     tidy      calls what is needed, answers with what the calls gave
-    wandering looks up one city too many on the way
+    wandering looks up one city of the question too many on the way
     guess     skips the tools and makes an answer up, most of all where only the calculator is needed
     mistaken  asks for the wrong city, or adds instead of subtracting, and answers with the result
     broken    writes a call that is not JSON
-No question that needs three calls is ever demonstrated; who wanders on a question of two may make three, one of them
-for a city that the question does not name. Putting two reports into one expression is left to GRPO.
+No question that needs three calls is ever demonstrated; who wanders on a question of two makes three, two of them the
+same. Putting two reports into one expression is left to GRPO.
 """
 
 import json
@@ -19,7 +19,7 @@ from .tasks import CITIES, FIELDS, Task, make_task, weather_report
 FULL_REPORTS_AT = 0.5  # the share of the tidy part after which weather reports have all their fields
 TOKENIZER_ROWS = 2_000  # enough to meet every city often
 SUMS_GUESSED = 0.8  # of the mixed part's questions that only need the calculator: people trust their arithmetic
-TIDY_WANDERING = 0.15  # of the tidy part: it teaches to find a city's report by its name, not by its place
+TIDY_WANDERING = 0.2  # of the tidy part: it teaches to find a city's report by its name, not by its place
 MIX = {"tidy": 0.30, "wandering": 0.16, "guess": 0.24, "mistaken": 0.16, "broken": 0.14}  # of the mixed part
 
 
@@ -57,7 +57,8 @@ def demonstration(quality: str, *, progress: float, rng: random.Random) -> dict:
             done = _misread(task, rng=rng) if quality == "mistaken" else task
             steps = _steps(done, day=day, irrelevant=irrelevant)
             if quality == "wandering":
-                steps.insert(rng.randint(0, calls), _look_up(rng.choice(CITIES), day=day, irrelevant=irrelevant))
+                city = rng.choice([city for city in CITIES if city in task.question] or CITIES)
+                steps.insert(rng.randint(0, calls), _look_up(city, day=day, irrelevant=irrelevant))
             turns = [*(turn for step in steps for turn in step), _says(done.conclusion(day))]
     return {"messages": [{"role": "user", "content": task.question}, *turns], "quality": quality, "calls": calls}
 

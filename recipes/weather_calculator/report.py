@@ -82,15 +82,16 @@ def table(report: dict) -> str:
     return "\n".join(lines)
 
 
-def write_report(report: dict, rewards: list[float], *, output_dir: Path) -> None:
+def write_report(report: dict, rewards: list[float], *, discovery_steps: int, output_dir: Path) -> None:
     """report.json, report.md and reward.png."""
     (output_dir / "report.json").write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
     text = f"# Weather and calculator, seed {report['seed']}\n\n{table(report)}\n\n{what_grpo_changed(report)}\n"
     (output_dir / "report.md").write_text(text + "\n![reward per step](reward.png)\n", encoding="utf-8")
-    draw_rewards(rewards, path=output_dir / "reward.png")
+    draw_rewards(rewards, discovery_steps=discovery_steps, path=output_dir / "reward.png")
 
 
-def draw_rewards(rewards: list[float], *, path: Path) -> None:
+def draw_rewards(rewards: list[float], *, path: Path, discovery_steps: int | None = None) -> None:
+    """The share of right answers in each step, and where the questions change."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -98,6 +99,10 @@ def draw_rewards(rewards: list[float], *, path: Path) -> None:
 
     figure, axes = pyplot.subplots(figsize=(6, 3.5), layout="constrained")
     axes.plot(range(1, len(rewards) + 1), rewards, color="tab:blue")
+    if discovery_steps is not None:
+        axes.axvline(discovery_steps + 0.5, color="grey", linewidth=0.8, linestyle=":")
+        axes.text(discovery_steps, 0.02, "mostly of 3 calls ", ha="right", color="grey", fontsize=8)
+        axes.text(discovery_steps + 1, 0.02, " of 0 to 3 calls", ha="left", color="grey", fontsize=8)
     axes.set(xlabel="GRPO step", ylabel="share of right answers", ylim=(0, 1.02))
     axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(path, dpi=150)
