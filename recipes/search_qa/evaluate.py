@@ -48,19 +48,15 @@ def play(
     hops = sorted({row["hops"] for row in rows if row.get("hops")})
     kinds = {str(number): [i for i, row in enumerate(rows) if row.get("hops") == number] for number in hops}
     kinds["all"] = list(range(len(rows)))
-    return {
-        kind: score([rows[i] for i in places], [trajectories[i] for i in places]) for kind, places in kinds.items()
-    }, (trajectories)
+    scores = {kind: score([rows[i] for i in of], [trajectories[i] for i in of]) for kind, of in kinds.items()}
+    return scores, trajectories
 
 
 def score(rows: Sequence[dict], trajectories: Sequence[Trajectory]) -> Scores:
     answers = [row["answer"] for row in rows]
     searched = [len(trajectory.tool_results) for trajectory in trajectories]
-    found = [
-        found_share(trajectory, row["path"])
-        for trajectory, row in zip(trajectories, rows, strict=True)
-        if row.get("path")
-    ]
+    pairs = zip(trajectories, rows, strict=True)
+    found = [found_share(trajectory, row["path"]) for trajectory, row in pairs if row.get("path")]
     return Scores(
         questions=len(rows),
         em=mean(EM(trajectories=trajectories, answer=answers)),

@@ -80,13 +80,9 @@ def run_on_made_up_world(output_dir: Path, *, seed: int, quick: bool) -> dict:
         played = {}
         with clock.timed(f"evaluation {phase}"):
             for decoding in ("sampled", "greedy"):
+                greedy = decoding == "greedy"
                 played[decoding] = play(
-                    model,
-                    made.tokenizer,
-                    made.held_out,
-                    protocol=made.protocol,
-                    limits=LIMITS,
-                    greedy=decoding == "greedy",
+                    model, made.tokenizer, made.held_out, protocol=made.protocol, limits=LIMITS, greedy=greedy
                 )
         results[phase] = {decoding: scores for decoding, (scores, _) in played.items()}
         return played["sampled"][1]
@@ -97,7 +93,7 @@ def run_on_made_up_world(output_dir: Path, *, seed: int, quick: bool) -> dict:
     save(model, made.tokenizer, output_dir / "sft")
     evaluate("after SFT")
     with clock.timed("GRPO"):
-        rewards = reinforce(
+        _, rewards = reinforce(
             model,
             made.tokenizer,
             made.tasks,

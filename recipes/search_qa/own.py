@@ -34,7 +34,7 @@ def run_on_own_data(options: Namespace) -> dict:
     rows = [with_prompt(row, tokenizer) for row in read_questions(options.questions)]
     training, held_out = split(rows, options.held_out, options.questions_per_step)
     model = AutoModelForCausalLM.from_pretrained(options.model, dtype=options.dtype)
-    model.to("cuda" if torch.cuda.is_available() else "cpu")
+    model = model.to("cuda" if torch.cuda.is_available() else "cpu")
     retriever = (
         HTTPRetriever(options.url) if options.url else BM25Retriever.build(options.corpus, options.output_dir / "index")
     )
@@ -55,7 +55,7 @@ def run_on_own_data(options: Namespace) -> dict:
 
     evaluate("before GRPO")
     with clock.timed("GRPO"):
-        rewards = reinforce(
+        model, rewards = reinforce(
             model,
             tokenizer,
             training,

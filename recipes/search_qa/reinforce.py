@@ -32,8 +32,8 @@ def reinforce(
     seed: int,
     peft_config: Any = None,
     **options: Any,
-) -> list[float]:
-    """Train once through `rows`, in their order; the exact match of each step's rollouts.
+) -> tuple[Any, list[float]]:
+    """Train once through `rows`, in their order; the trained model, and the exact match of each step's rollouts.
 
     Rows with a `path` are also paid for finding its articles. `options` are further fields of `EnvMaskGRPOConfig`.
     """
@@ -77,4 +77,4 @@ def reinforce(
     )
     trainer.remove_callback(PrinterCallback)
     trainer.train()
-    return [entry[METRIC] for entry in trainer.state.log_history if METRIC in entry]
+    return trainer.model, [entry[METRIC] for entry in trainer.state.log_history if METRIC in entry]

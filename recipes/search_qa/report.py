@@ -17,12 +17,8 @@ def numbers(results: Results, *, seconds: dict[str, float], peak_gib: float, **f
         phase: {decoding: {kind: asdict(one) for kind, one in kinds.items()} for decoding, kinds in decodings.items()}
         for phase, decodings in results.items()
     }
-    return {
-        **facts,
-        "scores": scores,
-        "seconds": {**seconds, "total": sum(seconds.values())},
-        "peak_memory_gib": peak_gib,
-    }
+    total = {"total": sum(seconds.values())}
+    return {**facts, "scores": scores, "seconds": seconds | total, "peak_memory_gib": peak_gib}
 
 
 def table(report: dict) -> str:
@@ -36,15 +32,13 @@ def table(report: dict) -> str:
             for kind, one in kinds.items():
                 found = "" if one["found"] is None else f"{one['found']:.2f}"
                 lines.append(
-                    f"| {phase}, {decoding} | {NAMES[kind]} | {one['em']:.2f} | {one['f1']:.2f} | {one['searches']:.2f} "
-                    f"| {found} | {one['without_search']:.2f} |"
+                    f"| {phase}, {decoding} | {NAMES[kind]} | {one['em']:.2f} | {one['f1']:.2f} "
+                    f"| {one['searches']:.2f} | {found} | {one['without_search']:.2f} |"
                 )
     lines += ["", "| phase | seconds | CPU seconds |", "| --- | ---: | ---: |"]
-    cpu = report.get("cpu_seconds", {})
-    lines += [
-        f"| {phase} | {value:.0f} | {cpu.get(phase, sum(cpu.values())):.0f} |"
-        for phase, value in report["seconds"].items()
-    ]
+    cpu = report["cpu_seconds"]
+    cpu = cpu | {"total": sum(cpu.values())}
+    lines += [f"| {phase} | {value:.0f} | {cpu[phase]:.0f} |" for phase, value in report["seconds"].items()]
     lines += ["", f"{report['parameters']:,} parameters; peak memory {report['peak_memory_gib']:.2f} GiB."]
     return "\n".join(lines)
 
