@@ -141,9 +141,9 @@ def test_gigpo_leaves_a_dropped_rollout_out_of_its_states():
     assert not step_advantages(nothing, [["A"]] * 2, scaling(2, weights=(1.0, 1.0))).any()
 
 
-def rollout(*observations, state_keys=()):
+def rollout(*observations, state_keys=(), prompt=(1, 2)):
     """A model turn, then each observation (between its scaffold) and a turn."""
-    segments = [Segment(Source.PROMPT, (1, 2)), Segment(M, (10, 19))]
+    segments = [Segment(Source.PROMPT, prompt), Segment(M, (10, 19))]
     for turn, ids in enumerate(observations):
         segments += [Segment(T, (8, turn)), Segment(E, tuple(ids)), Segment(T, (9,)), Segment(M, (11, 19))]
     return Trajectory(tuple(segments), StopReason.ANSWERED, state_keys=state_keys)
@@ -152,6 +152,7 @@ def rollout(*observations, state_keys=()):
 def test_a_state_is_what_the_environment_last_showed():
     first, second = states_before_turns(rollout([20, 21], [22])), states_before_turns(rollout([22], [20, 21]))
     assert len(set(first)) == 3 and first[0] == second[0]  # the prompt
+    assert states_before_turns(rollout(prompt=(1, 3))) != states_before_turns(rollout())  # another reset
     assert first[1:] == second[:0:-1]  # the same observations, the other way round, under other scaffolds
 
 

@@ -27,7 +27,7 @@ class RowTurns:
     """The turns of one rollout, small enough to be sent to all processes.
 
     Example:
-        RowTurns(num_turns=2, scores=((0.0, 1.0), None), states=("prompt", "9f2c"), dropped=False)
+        RowTurns(num_turns=2, scores=((0.0, 1.0), None), states=("5b1e", "9f2c"), dropped=False)
     """
 
     num_turns: int
@@ -113,18 +113,18 @@ def states_before_turns(trajectory: Trajectory) -> tuple[str, ...]:
     """A name of the state in which each turn was sampled.
 
     It is what the environment's `state_key()` said then, or else the ids of the observations since the turn before:
-    the state as the model was last shown it. Before the first turn that is the prompt, which a group has in common.
+    the state as the model was last shown it. Before the first turn that is the prompt.
 
-    Example: ("prompt", "9f2c04d1", "prompt")  # the third turn stands where the first one stood, says state_key()
+    Example: ("5b1e", "9f2c", "5b1e")  # the third turn stands where the first one stood, says state_key()
     """
     names: list[str] = []
-    shown: list[int] = []
+    shown = list(trajectory.prompt_ids)
     for segment in trajectory.completion_segments:
         if segment.source is Source.ENV:
             shown += segment.token_ids
         elif segment.source is Source.MODEL:
             key = trajectory.state_keys[len(names)] if trajectory.state_keys else None
-            names.append(fingerprint("state", key) if key is not None else fingerprint("shown", *shown, len(names) > 0))
+            names.append(fingerprint("state", key) if key is not None else fingerprint("shown", *shown))
             shown = []
     return tuple(names)
 

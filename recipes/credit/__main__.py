@@ -3,8 +3,8 @@
     python -m recipes.credit              2 tasks x 4 modes x 5 seeds: about five minutes of CPU time
     python -m recipes.credit --quick      the same path in seconds; its figures mean nothing
 
-Writes credit.json, credit.md and credit.png after each run, and goes on with what is there. `docs/credit.md` has what
-one benchmark showed.
+Writes credit.json after each run, and goes on with what is there; then credit.md and credit.png. `docs/credit.md` has
+what one benchmark showed.
 """
 
 import argparse
@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 
 from .policy import random_picker, word_tokenizer
-from .report import load_runs, write_report
+from .report import load_runs, save_runs, write_report
 from .tasks import TASKS
 from .train import CREDITS, LEARNING_RATE, NUM_GENERATIONS, Run, run
 
@@ -34,8 +34,8 @@ def main(*, seeds: int, steps: int, output_dir: Path) -> list[Run]:
         for task, credit in missing:
             runs.append(run(task, credit, seed, steps=steps, output_dir=output_dir, picker=picker))
             print(f"seed {seed}  {task:<9} {credit:<16} {runs[-1].final:.2f}  {runs[-1].cpu_s:.1f} s", flush=True)
-            write_report(runs, about, output_dir=output_dir)
-    print(f"{write_report(runs, about, output_dir=output_dir)}\n{sum(run.cpu_s for run in runs):.0f} s of CPU time")
+            save_runs(runs, about, output_dir=output_dir)
+    print(f"{write_report(runs, output_dir=output_dir)}\n{sum(run.cpu_s for run in runs):.0f} s of CPU time")
     return runs
 
 

@@ -19,11 +19,15 @@ T_975 = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 
 WHAT = {"waste": "done without a wasted step", "decisive": "right at the one step that counts"}
 
 
-def write_report(runs: Sequence[Run], about: dict[str, Any], *, output_dir: Path) -> str:
-    """Write credit.json, credit.md and credit.png; returns the table."""
+def save_runs(runs: Sequence[Run], about: dict[str, Any], *, output_dir: Path) -> None:
+    """Write credit.json."""
     output_dir.mkdir(parents=True, exist_ok=True)
     found = {"about": about, "runs": [asdict(run) for run in runs]}
     (output_dir / "credit.json").write_text(json.dumps(found, indent=1), encoding="utf-8")
+
+
+def write_report(runs: Sequence[Run], *, output_dir: Path) -> str:
+    """Write credit.md and credit.png; returns the table."""
     text = table(runs)
     (output_dir / "credit.md").write_text(text + "\n", encoding="utf-8")
     plot(runs, output_dir / "credit.png")
