@@ -8,6 +8,7 @@ from envmask_trl import Reward, RolloutAborted, RolloutLimits, rules
 from envmask_trl.rewards.answers import in_tag, numbers_in, words
 from envmask_trl.rewards.reading import read_rollouts, split_thinking
 
+from . import tagged
 from .rewarded import add, as_plain_trl, as_trainer, play
 from .tiny import answer, call
 
@@ -211,6 +212,21 @@ def test_every_result_stands_with_the_call_that_it_answers():
     ]  # fmt: skip
     assert [turn.unreadable for turn in rollout.turns] == [False, True, False, False]
     assert rollout.turns[0].answered_calls[0][1].content == "3"
+
+
+def test_thinking_is_read_once_wherever_the_parser_put_it():
+    inside, apart = "<think>20 + 22</think>42", {"content": "42", "reasoning_content": "20 + 22"}
+    for message in ({"content": inside}, apart):
+        (rollout,) = read_rollouts({"completions": [[{"role": "assistant", **message}]]})
+        assert (rollout.turns[0].thinking, rollout.answer, rollout.model_text) == ("20 + 22", "42", inside)
+
+
+def test_a_rollout_of_the_tag_protocol_is_read_in_the_same_way():
+    (row,) = tagged.play([(10, 11, 12), (13, 14, 15)])  # <search>Oslo</search>, <answer>Norway</answer>
+    reward = rules.em_answer(extract=in_tag())
+    assert reward(trajectories=[row], answer=["Norway"]) == [1.0]
+    assert reward(trajectories=[row], answer=["In Norway"]) == [0.0]  # what the document said
+    assert rules.gold_steps()(trajectories=[row], steps=[[{"name": "search", "arguments": {"query": "Oslo"}}]]) == [1.0]
 
 
 def test_parts_of_a_text():

@@ -60,6 +60,11 @@ def test_a_plain_trainer_gets_the_same_from_the_schemas_or_a_clear_error():
         rules.call_validity()(**as_plain_trl(rollouts))
 
 
+def test_thinking_about_a_call_is_no_call():
+    thought = "<think>I could write <tool_call> here</think>42"
+    assert rules.call_validity([add])(**as_plain_trl(play([answer(thought)]))) == [None]
+
+
 STEPS = [{"name": "weather", "arguments": {"city": "Oslo", "unit": None}}, "add"]
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ..trajectory import CallStatus, ToolCall, ToolResult
-from .reading import Rollout, Turn
+from .reading import Rollout, Turn, split_thinking
 from .reward import TurnReward, column_of
 
 NEVER_RUN = (CallStatus.UNKNOWN_TOOL, CallStatus.BAD_ARGUMENTS, CallStatus.MALFORMED)
@@ -36,7 +36,8 @@ def call_validity(tools: Sequence[Tool] | None = None, *, call_markers: Sequence
 
     def illegal(turn: Turn, known: bool) -> tuple[int, int]:
         """(illegal calls, calls) of one turn."""
-        if turn.unreadable or (not known and not turn.calls and any(marker in turn.raw for marker in call_markers)):
+        said = split_thinking(turn.raw)[1]
+        if turn.unreadable or (not known and not turn.calls and any(marker in said for marker in call_markers)):
             return 1, 1
         results = [*turn.results, *[None] * (len(turn.calls) - len(turn.results))]
         pairs = list(zip(turn.calls, results, strict=True))

@@ -58,7 +58,7 @@ def unused_results() -> Reward:
         asked, judged, unused = pieces(rollout.question), 0, 0
         for number, turn in enumerate(rollout.turns):
             later = rollout.turns[number + 1 :]
-            used = pieces(" ".join(f"{t.thinking} {t.raw} {written(t.calls)}" for t in later))
+            used = pieces(" ".join(f"{t.raw} {written(t.calls)}" for t in later))
             for call, result in turn.answered_calls:
                 brought = pieces(result.content) - asked - pieces(written([call]))
                 if result.status is CallStatus.OK and brought:

@@ -31,7 +31,7 @@ class Turn:
     thinking: str = ""
     calls: tuple[ToolCall, ...] = ()
     results: tuple[ToolResult, ...] = ()  # in call order; empty where nothing came back
-    raw: str = ""  # the content of the message as it stands there
+    raw: str = ""  # all of the message's text; thinking that a parser took apart stands between its tags again
 
     @property
     def unreadable(self) -> bool:
@@ -72,7 +72,7 @@ class Rollout:
     def model_text(self) -> str:
         """Everything that the model wrote: the trainer's `model_texts` where there is one, else the messages."""
         given = self.row.get("model_texts")
-        return given if isinstance(given, str) else "\n".join(f"{turn.thinking}{turn.raw}" for turn in self.turns)
+        return given if isinstance(given, str) else "\n".join(turn.raw for turn in self.turns)
 
     @property
     def question(self) -> str:
@@ -151,10 +151,10 @@ def from_completion(completion: str | Sequence[Message], row: Mapping[str, Any])
 
 
 def read_turn(message: Message, calls: tuple[ToolCall, ...], results: tuple[ToolResult, ...]) -> Turn:
-    raw = text_of(message.get("content"))
-    thinking, text = split_thinking(raw)
     apart = "".join(str(message.get(key) or "") for key in THINKING_KEYS)
-    return Turn(CALL.sub("", text).strip(), apart + thinking, calls, results, raw)
+    raw = (f"<think>{apart}</think>" if apart else "") + text_of(message.get("content"))
+    thinking, text = split_thinking(raw)
+    return Turn(CALL.sub("", text).strip(), thinking, calls, results, raw)
 
 
 def split_thinking(text: str) -> tuple[str, str]:
