@@ -4,7 +4,7 @@ VENV := .venv
 RUN := $(VENV)/bin/python
 SEED ?= 2
 
-.PHONY: quickstart test check bench test-vllm clean
+.PHONY: quickstart test check smoke bench test-vllm clean
 
 quickstart: $(VENV)/installed  ## train a tool agent from nothing, with a report in runs/quickstart
 	$(RUN) -m recipes.weather_calculator.quickstart --output-dir runs/quickstart --seed $(SEED)
@@ -16,6 +16,9 @@ check: $(VENV)/installed  ## lint and types
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
 	$(RUN) -m mypy
+
+smoke: $(VENV)/installed  ## pretraining, SFT, DPO, GRPO with one turn, tools and search, a few steps each
+	$(RUN) -m recipes.smoke
 
 bench: $(VENV)/installed  ## against TRL's own loop: a table, JSON and a plot in runs/benchmarks
 	$(RUN) -m recipes.benchmarks
