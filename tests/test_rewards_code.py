@@ -11,11 +11,12 @@ from envmask_trl.rewards.sandbox import SandboxLimits, evaluate, network_cut
 
 TESTS = ["assert add(1, 2) == 3", {"call": "add(2, 2)", "equals": 4}]
 RIGHT = "def add(a, b):\n    return a + b\n"
-QUICK = SandboxLimits(timeout_s=1.5)
+LIMITS = SandboxLimits(timeout_s=10.0)
+QUICK = SandboxLimits(timeout_s=1.5)  # for what would never end
 
 
 def paid(program: str, tests=TESTS, **options) -> float | None:
-    reward = rules.unit_tests(limits=QUICK, **options)
+    reward = rules.unit_tests(**{"limits": LIMITS} | options)
     return reward(completions=[f"Here it is:\n```python\n{program}```"], tests=[tests])[0]
 
 
@@ -29,8 +30,6 @@ CHEATS = {
     "writes the verdict itself": "open('values.jsonl', 'a').write('{\"number\": 0, \"value\": true}\\n')\n"
     "def add(a, b):\n    return True\n",
     "patches json": 'import json\njson.dumps = lambda *a, **k: \'{"number": 0, "value": true}\'\ndef add(a, b): pass\n',
-    "hangs": "while True: pass\n",
-    "sleeps": "import time\ntime.sleep(60)\n",
     "eats memory": "x = [0] * 10**10\n",
     "does not compile": "def add(a, b) return\n",
     "returns no JSON": "def add(a, b):\n    return {a + b}\n",
@@ -39,9 +38,14 @@ CHEATS = {
 
 @pytest.mark.parametrize("program", CHEATS.values(), ids=CHEATS)
 def test_a_program_that_does_not_work_is_not_paid_whatever_it_does(program):
-    start_s = time.perf_counter()
     assert paid(program) == 0.0
-    assert time.perf_counter() - start_s < 8
+
+
+@pytest.mark.parametrize("program", ["while True: pass\n", "import time\ntime.sleep(60)\n"])
+def test_a_program_that_does_not_end_is_ended(program):
+    start_s = time.perf_counter()
+    assert paid(program, limits=QUICK) == 0.0
+    assert time.perf_counter() - start_s < 15
 
 
 def test_a_program_that_works_is_paid_and_a_half_right_one_by_its_share():
@@ -71,14 +75,14 @@ def test_a_program_that_works_is_paid_and_a_half_right_one_by_its_share():
 def test_a_program_reaches_nothing_outside_of_its_directory(tmp_path, program):
     outside = tmp_path / "kept.txt"
     outside.write_text("kept")
-    (outcome,) = evaluate(program.format(outside=outside, folder=tmp_path), ["1"], limits=QUICK)
+    (outcome,) = evaluate(program.format(outside=outside, folder=tmp_path), ["1"], limits=LIMITS)
     assert "PermissionError" in outcome.error and "allowed" in outcome.error
     assert outside.read_text() == "kept"
 
 
 def test_a_program_sees_no_environment_and_its_directory_is_gone_afterwards(monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", "secret")
-    seen, folder = evaluate("import os\nopen('a', 'w').write('b')", ["dict(os.environ)", "os.getcwd()"], limits=QUICK)
+    seen, folder = evaluate("import os\nopen('a', 'w').write('b')", ["dict(os.environ)", "os.getcwd()"], limits=LIMITS)
     assert "secret" not in str(seen.value) and "OPENAI_API_KEY" not in seen.value
     assert folder.value and not os.path.exists(folder.value)
 
@@ -86,12 +90,12 @@ def test_a_program_sees_no_environment_and_its_directory_is_gone_afterwards(monk
 def test_there_is_no_network_where_the_system_can_cut_it():
     if not network_cut():
         pytest.skip("this system does not let a user cut a network")
-    (outcome,) = evaluate("", ["[n for _, n in __import__('socket').if_nameindex() if n != 'lo']"], limits=QUICK)
+    (outcome,) = evaluate("", ["[n for _, n in __import__('socket').if_nameindex() if n != 'lo']"], limits=LIMITS)
     assert outcome.value == [] or "PermissionError" in outcome.error
 
 
 def test_all_tests_have_their_own_outcome():
-    first, second, third = evaluate(RIGHT, ["add(1, 2)", "add(1, 'x')", "add((1,), (2,))"], limits=QUICK)
+    first, second, third = evaluate(RIGHT, ["add(1, 2)", "add(1, 'x')", "add((1,), (2,))"], limits=LIMITS)
     assert first.value == 3 and second.error.startswith("TypeError") and third.value == [1, 2]
 
 
@@ -113,7 +117,7 @@ def test_tests_come_in_two_forms_and_anything_else_is_named():
 
 
 def test_setup_runs_before_the_program():
-    reward = rules.unit_tests(setup_column="setup", limits=QUICK)
+    reward = rules.unit_tests(setup_column="setup", limits=LIMITS)
     code = "def area(r): return math.pi * r"
     assert reward(completions=[code], tests=[["assert area(1) == 3.141592653589793"]], setup=["import math"]) == [1.0]
 

@@ -168,6 +168,16 @@ def test_a_function_of_ones_own_gets_a_range_that_is_enforced():
         reward(completions=["x" * 20], answer=["Oslo"])
 
 
+def test_a_function_that_returns_too_few_rewards_is_named():
+    """I-43: one value must not be spread over all rows."""
+
+    def one(completions, **columns):
+        return [1.0]
+
+    with pytest.raises(ValueError, match="one returned 1 rewards for 4 rollouts, expected one each"):
+        compose(bounded(one, low=0, high=1))(completions=["a"] * 4)
+
+
 def test_turn_rewards_of_ones_own_function_are_kept_and_checked():
     class Own:
         __name__ = "own"

@@ -93,7 +93,7 @@ def fails(status: int, **headers):
 
 
 def hangs(handler, request):
-    handler.server.leave.wait(5)
+    handler.server.leave.wait(20)
 
 
 def breaks(handler, request):
@@ -119,7 +119,7 @@ def endpoint(*plan):
 
 def judge_at(server, **options) -> Judge:
     url = f"http://127.0.0.1:{server.server_address[1]}/v1"
-    return Judge(RUBRIC, model="judge-1", base_url=url, **({"timeout_s": 1.0, "retries": 2} | options))
+    return Judge(RUBRIC, model="judge-1", base_url=url, **({"timeout_s": 20.0, "retries": 2} | options))
 
 
 def judged(server, *texts, reference=None, **options) -> list[float | None]:
@@ -161,7 +161,7 @@ def test_no_answer_is_worth_nothing_and_asks_nobody():
 )
 def test_a_failure_that_passes_is_asked_again(failure):
     with endpoint(failure, says(verdict)) as server:
-        assert judged(server, "please", timeout_s=0.5) == [0.8]
+        assert judged(server, "please", timeout_s=2.0) == [0.8]
         assert len(server.requests) == 2
 
 
@@ -171,7 +171,7 @@ def test_a_failure_that_stays_ends_within_its_time_and_gives_no_verdict(failure,
     with endpoint(failure) as server:
         assert judged(server, "please", timeout_s=0.3, retries=1) == [None]
         assert len(server.requests) == 2
-    assert time.perf_counter() - start_s < 5
+    assert time.perf_counter() - start_s < 15
     assert "judge: no verdict on 1 of 1 questions, they get None" in caplog.text
 
 

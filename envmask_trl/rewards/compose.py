@@ -79,7 +79,12 @@ class BoundedReward(Reward):
             self.turn_rewards = function.turn_rewards
 
     def __call__(self, **columns: Any) -> Values:
-        return self.checked(self.function(**columns))
+        values, expected = list(self.function(**columns)), len(keys_of(columns))
+        if len(values) != expected:
+            raise ValueError(
+                f"{self.__name__} returned {len(values)} rewards for {expected} rollouts, expected one each"
+            )
+        return self.checked(values)
 
 
 class ComposedReward(Reward):
