@@ -33,8 +33,9 @@ def register_special_tokens(
         tokenizer: a fast tokenizer; changed in place. Save it with the model.
         model: changed in place; None to change the tokenizer alone.
         tags: such as those of a `TagFormat`.
-        peft_config: its `trainable_token_indices` gets the new ids, of the output embeddings too where those are not
-            tied to the input's.
+        peft_config: of a run that trains the tags (call this in every such run, resumed ones too). Its
+            `trainable_token_indices` gets the new ids, of the output embeddings too where those are not tied to
+            the input's.
 
     Returns:
         The ids of `tags`, in order.
@@ -86,8 +87,17 @@ def start_from_pieces(layer: Any, pieces: dict[int, list[int]]) -> None:
 
 def add_trainable(peft_config: "LoraConfig", model: PreTrainedModel | None, ids: list[int]) -> None:
     """Put `ids` into `trainable_token_indices`, beside those that are there."""
+    give_wrapped_heads_their_bias()
     names = list(embedding_layers(model)) if model is not None else ["embed_tokens"]
     present = peft_config.trainable_token_indices or {}
     if isinstance(present, list):
         present = {names[0]: present}
     peft_config.trainable_token_indices = present | {name: sorted({*present.get(name, []), *ids}) for name in names}
+
+
+def give_wrapped_heads_their_bias() -> None:
+    """TRL's fused LM head reads `lm_head.bias`, which peft's wrapper around trainable tokens does not pass on."""
+    from peft.utils.other import TrainableTokensWrapper
+
+    if not isinstance(getattr(TrainableTokensWrapper, "bias", None), property):
+        setattr(TrainableTokensWrapper, "bias", property(lambda self: self.original_module.bias))  # noqa: B010
