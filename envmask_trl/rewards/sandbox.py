@@ -6,9 +6,9 @@ Expected values never enter the child, so code that ends early, patches comparis
 
 What holds it, on Linux: a directory of its own, an empty environment, `python -I -S`, limits on CPU time, memory, file
 size, open files and processes, a deadline after which the whole process group is killed, no network where `unshare
---net` works, and an audit hook that refuses sockets, processes, signals, ctypes and writing elsewhere. Only the standard
-library can be imported. What it is not: a wall against code that attacks the interpreter or the kernel, or that reads
-files which this user may read. For code that nobody looks at, run the training in a container.
+--net` works, and an audit hook that refuses sockets, processes, signals, ctypes and writing elsewhere. Only the
+standard library can be imported. What it is not: a wall against code that attacks the interpreter or the kernel, or
+that reads files which this user may read. For code that nobody looks at, run the training in a container.
 """
 
 import json
