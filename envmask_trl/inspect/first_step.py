@@ -13,6 +13,7 @@ from ..trajectory import Source
 from .audit_checks import Evidence, answer_all, nudges, surprises
 from .audit_report import AuditFailed, AuditReport, Check
 from .audited_rows import AuditedRow, trained_by_author
+from .equal_calls import notes_on_equal_calls
 from .gradient_report import norm, paired_report, with_signal
 from .independent_loss import Counts, independent_step, row_logprobs, weighted_gradient
 from .reward_witness import RewardWitness
@@ -61,12 +62,17 @@ class FirstStepAudit:
         else:
             with untouched(trainer.model), trainer.accelerator.autocast():
                 report = self.examine(batches)
+                report = replace(report, notes=(*report.notes, *self.witness.notes(), *self.notes_on_tools()))
         trainer.audit_report = report
         if trainer.accelerator.is_main_process:
             print(report)
         if trainer.any_live(len(report.faults)):
             raise AuditFailed(report)
         return report
+
+    def notes_on_tools(self) -> list[str]:
+        """Environments have a state, so that equal calls may well get different results there."""
+        return [] if self.trainer.environments else notes_on_equal_calls(self.trainer.trajectories)
 
     def examine(self, batches: Sequence[Batch]) -> AuditReport:
         """The row proof over all micro-batches, all else on the first of them that has an observation."""

@@ -1,10 +1,16 @@
-"""Remembers what each reward function was shown and what it answered. Knows nothing of what becomes of the answers."""
+"""Remembers what each reward function was shown and what it answered. Knows nothing of what becomes of the answers.
+
+Each is asked once more with blank observations: one that answers otherwise pays for what the environment wrote.
+"""
 
 import functools
 import inspect
-from collections.abc import Callable, Sequence
+import random
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -23,6 +29,7 @@ class RewardWitness:
         self.trainer = trainer
         self.functions = trainer.reward_funcs
         self.answers: dict[int, tuple[tuple[tuple[int, ...], ...], list[float]]] = {}
+        self.blind: dict[int, list[float]] = {}  # the answers to the same rows with blank observations
         trainer.reward_funcs = [
             function if isinstance(function, nn.Module) else self.watched(number, function)
             for number, function in enumerate(self.functions)
@@ -36,13 +43,19 @@ class RewardWitness:
 
         def keep(columns: dict[str, Any], values: Sequence[float | None]) -> Sequence[float | None]:
             shown = tuple(tuple(ids) for ids in columns["completion_ids"])
-            self.answers[number] = shown, [float("nan") if value is None else float(value) for value in values]
+            self.answers[number] = shown, numbers(values)
             return values
 
         async def later(**columns: Any) -> Any:
+            if has_observations(columns):
+                with self.blindfolded(number, columns) as blank:
+                    self.blind[number] = numbers(await function(**blank))
             return keep(columns, await function(**columns))
 
         def now(**columns: Any) -> Any:
+            if has_observations(columns):
+                with self.blindfolded(number, columns) as blank:
+                    self.blind[number] = numbers(function(**blank))
             return keep(columns, function(**columns))
 
         return later if is_async(function) else now
@@ -53,6 +66,28 @@ class RewardWitness:
         for number, (_, values) in self.answers.items():
             rewards[:, number] = rewards.new_tensor(values)
         return rewards
+
+    @contextmanager
+    def blindfolded(self, number: int, columns: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        """The columns with blank observations; a function that cannot do without them has answered NaN."""
+        self.blind[number] = [float("nan")] * len(columns["completion_ids"])
+        with same_random_numbers(), suppress(Exception):
+            yield without_observations(columns)
+
+    def notes(self) -> list[str]:
+        """A sentence for each function that answers otherwise when observations are blank."""
+        said = []
+        for number, blind in self.blind.items():
+            values = self.answers[number][1]
+            pairs = torch.tensor([values, blind])
+            moved = int((~torch.isclose(pairs[0], pairs[1], equal_nan=True)).sum())
+            if moved:
+                name = self.trainer.reward_func_names[number]
+                said.append(
+                    f"reward function {number} ({name}) reads observations: {moved} of {len(values)} rollouts get "
+                    "another reward when what the environment wrote is blank; if that is not meant, read model_texts"
+                )
+        return said
 
     def fault(self, completion_ids: Sequence[tuple[int, ...]], of_trainer: Tensor) -> str:
         """A sentence if a function was shown other rows, or its answers stand at other rows; empty if all is well."""
@@ -69,6 +104,46 @@ class RewardWitness:
                     f"but the trainer has {kept[row].item():.4g} for it"
                 )
         return ""
+
+
+def numbers(values: Sequence[float | None]) -> list[float]:
+    return [float("nan") if value is None else float(value) for value in values]
+
+
+def has_observations(columns: dict[str, Any]) -> bool:
+    """Whether somebody else than the model wrote in a completion; not known of the rows of a rollout_func."""
+    return columns.get("model_texts") != columns.get("completion_texts")
+
+
+def without_observations(columns: dict[str, Any]) -> dict[str, Any]:
+    """What a reward function is given, with blank results of tools; it logs nothing this time.
+
+    The ids and the trajectories stay: who reads those has to tell the authors apart anyway.
+    """
+
+    def blank(completion: Any, model_text: str) -> Any:
+        if isinstance(completion, str):
+            return model_text
+        return [{**message, "content": ""} if message["role"] == "tool" else message for message in completion]
+
+    model_texts = columns["model_texts"]
+    silent: dict[str, Any] = {
+        name: lambda *args, **kwargs: None for name in ("log_extra", "log_metric") if name in columns
+    }
+    completions = [blank(*pair) for pair in zip(columns["completions"], model_texts, strict=True)]
+    return {**columns, **silent, "completions": completions, "completion_texts": model_texts}
+
+
+@contextmanager
+def same_random_numbers() -> Iterator[None]:
+    """What is drawn inside, by a reward that draws, is drawn again afterwards."""
+    before = random.getstate(), np.random.get_state()
+    try:
+        with torch.random.fork_rng():
+            yield
+    finally:
+        random.setstate(before[0])
+        np.random.set_state(before[1])
 
 
 def is_async(function: Callable[..., Any]) -> bool:
