@@ -51,6 +51,7 @@ def make_trainer(tmp_path, **options):
         use_cpu=True,
         bf16=False,
         save_strategy="no",
+        audit_first_step=True,
     )
     return EnvMaskGRPOTrainer(
         tiny_model(TAGGED),
@@ -79,6 +80,7 @@ def test_a_step_trains_what_the_model_wrote_and_shows_rewards_both(tmp_path):
     assert trainer.columns["env_mask"][0] == [1, 1, 1, 0, 0, 0, 0, 0, 1, 1, 1]
     assert seen["calls"] == [1, 0, 1, 0] and sorted(retriever.batches[0]) == ["Lima", "Oslo"]
     assert "In Norway." in seen["completions"][0] and "In Norway." not in seen["model_texts"][0]
+    assert trainer.audit_report is not None and trainer.audit_report.passed
     logged = trainer.state.log_history[0]
     assert logged["tools/search/call_frequency"] == 0.5
     assert logged["env_mask/plays_environment_share"] == 0.25  # row 3 wrote <information> itself

@@ -1,10 +1,11 @@
 """Demonstrations of mixed quality, played through the same loop as every rollout. Knows questions: no optimiser.
 
     tidy     searches for each article of the path, answers with what the last one says
-    guess    answers at once with a name that fits the question
-    hasty    answers after one search of two; on one hop, with another name from the article
-    astray   searches for somebody else, and answers with what is found there
+    echo     answers at once, with the name in the question
+    hasty    answers after one search of two; on one hop, with the other fact of the article
+    vague    searches for a part of the name, and answers with the name
 
+A bad habit always goes wrong in the same way: demonstrations of random names would unlearn how to copy one.
 A scripted policy writes the turns, the real retriever answers, and the row has the mask that every rollout has.
 """
 
@@ -18,7 +19,8 @@ from envmask_trl import RolloutLimits, ScriptedSampler, TagProtocol, Trajectory,
 from .questions import Asker, Question, prompt_of
 from .world import World
 
-MIX = {"tidy": 0.30, "guess": 0.28, "hasty": 0.22, "astray": 0.20}  # of the mixed part
+MIX = {"tidy": 0.25, "echo": 0.25, "hasty": 0.25, "vague": 0.25}  # of the mixed part
+VAGUE = 3  # letters of a name that is not written out
 AT_ONCE = 256  # demonstrations that are played together
 IGNORED = -100  # the label of what the model did not write
 
@@ -49,24 +51,17 @@ class Demonstrator:
         return prompt_of(question.text), self.turns(question, quality)
 
     def turns(self, question: Question, quality: str) -> list[str]:
+        subject = question.path[0]
         searched, answer = list(question.path), question.answer
         match quality:
-            case "guess":
-                searched, answer = [], self.like(question.answer)
+            case "echo":
+                searched, answer = [], subject
             case "hasty":
-                searched = searched[:1]
-                known = self.facts[searched[0]]
-                others = [name for name in known.values() if name != answer]
-                answer = self.rng.choice(others) if others else answer
-            case "astray":
-                searched = [self.like(question.path[0])]
-                answer = self.rng.choice(list(self.facts[searched[0]].values()))
+                others = [name for name in self.facts[subject].values() if name != answer]
+                searched, answer = [subject], question.path[1] if question.hops == 2 else (others or [subject])[0]
+            case "vague":
+                searched, answer = [subject.split()[0][:VAGUE]], subject
         return [*(f"<search> {name}</search>" for name in searched), f"<answer> {answer}</answer>"]
-
-    def like(self, name: str) -> str:
-        """Another subject with the same relations, so the same kind of thing."""
-        relation = self.rng.choice(list(self.facts[name]))
-        return self.rng.choice(self.asker.subjects[relation])
 
 
 def played_rows(
