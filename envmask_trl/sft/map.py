@@ -78,7 +78,9 @@ def mask_observations(
             tokenizer, stop_token_ids=stop_ids, template_kwargs=kwargs, by_kind=weights.by_part
         )
     else:
-        reader = TaggedTextReader(tokenizer, tag_format(tags), encoding=encoding, template_kwargs=kwargs)
+        reader = TaggedTextReader(
+            tokenizer, tag_format(tags), encoding=encoding, template_kwargs=kwargs, by_kind=weights.by_part
+        )
     columns: Columns = {"input_ids": [], "labels": []}
     columns |= {WEIGHT_COLUMN: []} if weights.fractional else {}
     columns |= {name: [] for name in REPORTED} if keep_problems else {}

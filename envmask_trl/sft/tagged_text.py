@@ -38,6 +38,7 @@ class TaggedTextReader:
         fmt: the tags.
         encoding: see this file's head.
         template_kwargs: as for `apply_chat_template`, for prompts that are messages.
+        by_kind: tell thoughts from calls and answers; without it a turn is one part.
     """
 
     def __init__(
@@ -47,12 +48,14 @@ class TaggedTextReader:
         *,
         encoding: Encoding = "pieces",
         template_kwargs: dict[str, Any] | None = None,
+        by_kind: bool = False,
     ):
         if encoding not in ("pieces", "whole"):
             raise ValueError(f"encoding is {encoding!r}, expected 'pieces' or 'whole'")
         self.tokenizer = tokenizer
         self.fmt = fmt
         self.encoding = encoding
+        self.by_kind = by_kind
         self.kwargs = dict(template_kwargs or {})
         self.guard = ContentGuard(tokenizer, marks=() if fmt.by_line else fmt.texts)
         self.texts = TokenTexts(tokenizer)
@@ -115,7 +118,7 @@ class TaggedTextReader:
         ids = self._ids(text[run[0].start : run[-1].end])
         kind = run[-1].kind
         cut = 0
-        if run[0].kind is Kind.THOUGHT:
+        if self.by_kind and run[0].kind is Kind.THOUGHT:
             thought = self._ids(text[run[0].start : run[0].end])
             same = (one == other for one, other in zip(ids, thought, strict=False))
             cut = next((i for i, equal in enumerate(same) if not equal), len(thought))
