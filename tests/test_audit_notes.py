@@ -32,8 +32,9 @@ def notes_of(reward, columns=OBSERVED):
     trainer = SimpleNamespace(reward_funcs=[reward], reward_func_names=[name])
     witness = RewardWitness(trainer)
     values = trainer.reward_funcs[0](**columns)
+    values = asyncio.run(values) if asyncio.iscoroutine(values) else values
     witness.release()
-    return witness.notes(), asyncio.run(values) if asyncio.iscoroutine(values) else values
+    return witness.notes(), values
 
 
 def reads_all(completion_texts, answer, **others):

@@ -15,7 +15,7 @@ from ..weather_calculator.reinforce import CALLS_WEIGHT
 from ..weather_calculator.tasks import correct_answer, needed_calls
 from .training import Plan
 
-CUT_AT = 80  # completion tokens that are left by the packing that cuts on the right; two calls and an answer need more
+CUT_AT = 60  # completion tokens that packing leaves when it cuts on the right; two calls and an answer need more
 CALL = '<tool_call>{"name": "\' + call.function.name + \'", "arguments": '  # as the quickstart's template writes it
 SHORT_CALL = "<tool_call>' + call.function.name + ' "  # as a template may show a call that has been answered
 
@@ -78,7 +78,7 @@ class DriftCutByLength(EnvMaskGRPOTrainer):
             rendered = tokenizer.apply_chat_template(
                 [*history.messages, *results], tools=self.tools, add_generation_prompt=True, return_dict=False
             )
-            return replace(observation, segments=(Segment(Source.ENV, tuple(rendered[len(history.ids) :])),))
+            return replace(observation, segments=(Segment(Source.ENV, tuple(rendered[len(history.token_ids) :])),))
 
         self.encoder.encode = cut_by_length
 

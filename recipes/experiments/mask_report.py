@@ -104,7 +104,9 @@ def draw(arms: Mapping[str, Seeds], path: Path) -> None:
         draw_curve(curves, arms[arm], "right_answers", label=labelled(arm, arms[arm]), color=f"C{number}")
         draw_curve(norms, arms[arm], "grad_norm", label=labelled(arm, arms[arm]), color=f"C{number}")
     curves.set(title="right answers in training", xlabel="GRPO step", ylabel="share of rollouts", ylim=(0, 1))
-    norms.set(title="gradient norm", xlabel="GRPO step", yscale="log")
+    norms.set(title="gradient norm", xlabel="GRPO step")
+    if any(any(record["curves"]["grad_norm"]) for arm in main_arms for record in arms[arm].values()):
+        norms.set_yscale("log")
     if main_arms:
         curves.legend(frameon=False)
     names = list(arms)[::-1]

@@ -18,12 +18,14 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, P
 
 from ..models import quickstart_model
 from ..weather_calculator.demonstrations import tokenizer_texts, write_demonstrations
-from ..weather_calculator.quickstart import QUESTIONS_PER_STEP, SIZES, save
+from ..weather_calculator.quickstart import SIZES, save
 from ..weather_calculator.tasks import make_rows, make_tools
 from ..weather_calculator.tokenizer import train_tokenizer
 from ..weather_calculator.warm_start import BATCH_SIZE, warm_start
 
 HOURLY_PER_FIELD = 2  # numbers more for each irrelevant field, so that demonstrations start short here too
+QUESTIONS_PER_STEP = {0: 1, 1: 2, 2: 2, 3: 3}  # by calls: the same in each step, so that steps can be compared
+QUICK = {"tidy_steps": 150, "mixed_steps": 10}  # of the warm start: some rollouts then earn more than others
 OBSERVATIONS = ("number", "report", "long")
 
 
@@ -74,7 +76,7 @@ def resized_row(row: dict[str, Any], observation: str) -> dict[str, Any]:
 
 
 def training_rows(seed: int, *, steps: int) -> list[dict[str, Any]]:
-    """The questions of `steps` GRPO steps, the same for every arm of a seed and those of the quickstart."""
+    """The questions of `steps` GRPO steps, the same for every arm of a seed."""
     return [
         row
         for step in range(steps)
@@ -91,7 +93,7 @@ def make_checkpoint(observation: str, seed: int, folder: Path, *, quick: bool = 
     """The quickstart's warm start on demonstrations with these observations; made once, then found in `folder`."""
     if (folder / "config.json").exists():
         return folder
-    size = SIZES["quick" if quick else "full"]
+    size = QUICK if quick else SIZES["full"]
     set_seed(seed)
     torch.set_num_threads(1)
     rows = write_demonstrations(

@@ -13,7 +13,6 @@ from transformers import PrinterCallback, TrainerCallback, TrainerControl, Train
 from envmask_trl import EnvMaskGRPOConfig, EnvMaskGRPOTrainer, audit, load_rollouts
 
 from ..weather_calculator.evaluate import MAX_CALLS, MAX_COMPLETION_LENGTH, MAX_MALFORMED_CALLS, MAX_TURN_TOKENS, play
-from ..weather_calculator.quickstart import QUESTIONS_PER_STEP
 from ..weather_calculator.reinforce import (
     ADAM_BETA2,
     CALLS_WEIGHT,
@@ -27,7 +26,7 @@ from ..weather_calculator.reinforce import (
 from ..weather_calculator.report import success_by_calls
 from ..weather_calculator.tasks import correct_answer, needed_calls
 from .records import Record, rounded
-from .task import held_out_rows, load_checkpoint, test_day, tools_of, training_day, training_rows
+from .task import QUESTIONS_PER_STEP, held_out_rows, load_checkpoint, test_day, tools_of, training_day, training_rows
 
 CURVES = {  # name in the record -> name in the trainer's log
     "right_answers": METRIC,
