@@ -7,6 +7,9 @@ Then both answer held-out questions that need a tool, in two ways:
 
     free    nothing stops the model at its call. What does it write behind `</action>`?
     loop    the turn loop stops it at `</action>`, runs the tool and shows the result. Is the answer right?
+
+Expect (seed 0): free, 0 of 128 write an observation with the mask and 128 of 128 without; in the loop nobody does, and
+1.00 against 0.37 of the answers are right. Four minutes for each model on a core that is shared with others.
 """
 
 import argparse
