@@ -82,7 +82,9 @@ def test_a_failed_environment_gives_neither_a_reward_nor_turn_rewards():
         raise RolloutAborted("down")
 
     keywords = as_trainer(play([call("broken", city="x")], tools=[broken]), answer=["42"])
-    assert usual()(**keywords) == [None] == usual().turn_rewards(**keywords)
+    own = compose(bounded(lambda completions, **columns: [1.0], low=0, high=1))
+    for reward in (usual(), own):
+        assert reward(**keywords) == [None] == reward.turn_rewards(**keywords)
 
 
 def test_each_term_is_logged_by_its_name():

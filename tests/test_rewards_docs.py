@@ -1,4 +1,4 @@
-"""The Python of docs/rewards.md runs, in order, as one session, and prints what it says."""
+"""The Python of docs/rewards.md runs, in order, as one program, and prints what it says."""
 
 import re
 from pathlib import Path

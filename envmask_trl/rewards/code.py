@@ -73,8 +73,8 @@ def unit_tests(
 
     A test is `{"call": "add(1, 2)", "equals": 3}` or `"assert add(1, 2) == 3"`; the column holds a list of them, or the
     list as JSON text. Values are compared outside of the sandbox, by their JSON (a tuple equals a list, numbers within
-    1e-9), so the program sees neither what is expected nor the comparison. `assert` of something else than `== literal`
-    is decided inside: a program written to cheat can make it true.
+    1e-9), so the program sees neither what is expected nor the comparison. `assert` of anything but `== literal` is
+    decided inside: a program written to cheat can make it true.
 
     Example:
         unit_tests()(completions=["def add(a, b): return a + b"], tests=[["assert add(1, 2) == 3"]])     # [1.0]

@@ -65,7 +65,13 @@ def compose(
 
 
 def bounded(function: Callable[..., Sequence[float | None]], *, low: float, high: float) -> Reward:
-    """A reward function of your own with its range; a value outside of it is an error. Its `turn_rewards` are kept."""
+    """A reward function of your own with its range; its `turn_rewards` are kept.
+
+    As of every reward, a value outside of the range is an error, and a rollout whose environment failed gets None.
+
+    Example:
+        compose(rules.exact_answer(), [(bounded(politeness, low=0.0, high=1.0), 0.5)])
+    """
     return BoundedReward(function, low, high)
 
 
@@ -79,12 +85,12 @@ class BoundedReward(Reward):
             self.turn_rewards = function.turn_rewards
 
     def __call__(self, **columns: Any) -> Values:
-        values, expected = list(self.function(**columns)), len(keys_of(columns))
-        if len(values) != expected:
+        values, rollouts = list(self.function(**columns)), read_rollouts(columns)
+        if len(values) != len(rollouts):
             raise ValueError(
-                f"{self.__name__} returned {len(values)} rewards for {expected} rollouts, expected one each"
+                f"{self.__name__} returned {len(values)} rewards for {len(rollouts)} rollouts, expected one each"
             )
-        return self.checked(values)
+        return self.checked(None if rollout.failed else value for rollout, value in zip(rollouts, values, strict=True))
 
 
 class ComposedReward(Reward):

@@ -14,26 +14,10 @@ from .reading import Rollout
 from .reward import Reward, TurnReward
 
 PIECE = re.compile(r"\d+(?:\.\d+)?|[^\W\d_]{3,}|[\u3040-\u30ff\u3400-\u9fff]{2,}")
-FILLER = frozenset(
-    {"answer", "result", "response", "output", "error", "none", "null", "true", "false", "the", "and", "for", "with"}
-    | {
-        "this",
-        "that",
-        "from",
-        "your",
-        "you",
-        "are",
-        "not",
-        "what",
-        "which",
-        "who",
-        "when",
-        "where",
-        "how",
-        "many",
-        "much",
-    }
-)
+FILLER = frozenset((
+    "answer", "result", "response", "output", "error", "none", "null", "true", "false", "the", "and", "for", "with",
+    "this", "that", "from", "your", "you", "are", "not", "what", "which", "who", "when", "where", "how", "many", "much",
+))  # fmt: skip
 REFUSING = re.compile(
     r"\b(i (?:can(?:no|')?t|am unable to|am not able to|won'?t|will not|do not know|don'?t know)|i'm (?:un|not )able to"
     r"|i(?:'m| am) sorry|as an ai|no idea|unable to (?:answer|help|determine)|cannot be (?:answered|determined))\b"
