@@ -13,12 +13,11 @@ from typing import Any
 
 import torch
 
+from ..resident_memory import peak_since_reset_mib, reset_peak, resident_mib
 from .results import Figure, Result
 from .steps import LONG, QUICK, described, given
 from .trainers import SIDES, make_trainer, run_step
 from .workloads import make_workload
-
-RESET = Path("/proc/self/clear_refs")
 
 
 def loss_memory(*, quick: bool, repeats: int) -> Result:
@@ -49,19 +48,13 @@ def peak_of_loss_mib(side: str, *, quick: bool) -> float:
 
     def first_noted(*args: Any, **kwargs: Any) -> Any:
         if not before:
-            RESET.write_text("5")  # the high-water mark begins anew, see proc_pid_clear_refs(5)
+            reset_peak()
             before.append(resident_mib("VmRSS"))
         return compute_loss(*args, **kwargs)
 
     trainer.compute_loss = first_noted
     run_step(trainer, workload)
-    return resident_mib("VmHWM") - before[0]
-
-
-def resident_mib(field: str) -> float:
-    """A field of /proc/self/status. `ru_maxrss` would also count what the parent process had."""
-    (line,) = [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(field)]
-    return int(line.split()[1]) / 1024
+    return peak_since_reset_mib() - before[0]
 
 
 if __name__ == "__main__":

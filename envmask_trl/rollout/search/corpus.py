@@ -52,8 +52,8 @@ class DocumentStore:
     """The documents of an index, memory-mapped: only those that are found are read.
 
     Example:
-        store = DocumentStore.write(read_corpus("corpus.jsonl"), Path("index"))
-        store.document(0, score=8.3)
+        for row in DocumentStore.stream(read_corpus("corpus.jsonl"), Path("index")): ...
+        DocumentStore(Path("index")).document(0, score=8.3)
     """
 
     def __init__(self, folder: Path):
