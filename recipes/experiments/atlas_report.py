@@ -1,5 +1,6 @@
 """The fault atlas's figure and table, from its records alone. Knows what was found; trains nothing."""
 
+import re
 from collections.abc import Mapping, Sequence
 from math import ceil
 from pathlib import Path
@@ -78,7 +79,7 @@ def warned(seeds: Seeds) -> str:
     steps: dict[str, list[int]] = {}
     for record in seeds.values():
         for step, sentence in record["warnings"]:
-            subject = " ".join(word for word in sentence.split(",")[0].split(":")[0].split() if not word[0].isdigit())
+            subject = re.sub(r"\d[\d.]*", "n", re.split("[,:]", sentence)[0])
             steps.setdefault(subject, []).append(step)
     return "; ".join(f"{subject} ({', '.join(map(str, sorted(found)))})" for subject, found in steps.items())
 

@@ -5,7 +5,7 @@
     python -m recipes.experiments.fault_atlas --draw                       # figure and table from the saved results
     python -m recipes.experiments.fault_atlas --quick --output /tmp/quick  # the same path in two steps
 
-An arm of 60 steps takes about 130 s of one core, a checkpoint about 90 s.
+An arm takes as long as one of the ablation, and a while for what the tools say of its first step.
 """
 
 from dataclasses import dataclass
@@ -23,6 +23,7 @@ from .runner import Job, jobs_of, parser_of, run_all
 from .task import training_rows
 from .training import Plan, make_trainer
 
+SEEDS = 4
 FILE = "fault_atlas.jsonl"
 EXAMINED_QUESTIONS = 4  # of the first step's eight: half of its rollouts show the tools what there is to see
 
@@ -55,10 +56,12 @@ class AtlasJob(Job):
 
 
 def main(arguments: list[str] | None = None) -> None:
-    options = parser_of(__doc__, [CLEAN, *FAULTS], seeds=4).parse_args(arguments)
+    arms = [CLEAN, *FAULTS]
+    options = parser_of(__doc__, arms, seeds=SEEDS).parse_args(arguments)
     path = options.output / FILE
     if not options.draw:
-        run_all(jobs_of(AtlasJob, options), path, processes=options.processes)
+        jobs = jobs_of(AtlasJob, options, arms=arms, quick_arms=(CLEAN, "inverted"), seeds=SEEDS)
+        run_all(jobs, path, processes=options.processes)
     draw_and_report(load(path), output=options.output, report=options.report)
 
 

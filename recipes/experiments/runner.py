@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from .records import Record, append, circumstances, finished
 from .task import make_checkpoint
@@ -116,8 +115,8 @@ def parser_of(description: str | None, arms: Iterable[str], *, seeds: int) -> ar
         return names
 
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--arms", type=parse_arms, default=known, help=f"with commas, of {', '.join(known)}")
-    parser.add_argument("--seeds", type=parse_seeds, default=list(range(seeds)), help='such as "0-7" or "0,2"')
+    parser.add_argument("--arms", type=parse_arms, default=None, help=f"with commas, of {', '.join(known)}")
+    parser.add_argument("--seeds", type=parse_seeds, default=None, help=f'such as "0-{seeds - 1}" or "0,2"')
     parser.add_argument("--steps", type=int, default=STEPS, help="GRPO steps of an arm")
     parser.add_argument("--processes", type=int, default=1, help="arms at a time, each on one core")
     parser.add_argument("--output", type=Path, default=RESULTS, help="folder of the records, the figure and the tables")
@@ -125,16 +124,23 @@ def parser_of(description: str | None, arms: Iterable[str], *, seeds: int) -> ar
     parser.add_argument("--from", dest="given", default="", help='ready checkpoints, such as "runs/q{seed}/sft"')
     parser.add_argument("--draw", action="store_true", help="train nothing: figure and tables from the saved results")
     parser.add_argument("--report", type=Path, help="a Markdown file whose generated section is written anew")
-    parser.add_argument("--quick", action="store_true", help="two steps of each arm, for tests; learns nothing")
+    parser.add_argument("--quick", action="store_true", help="two steps of a few arms and one seed; learns nothing")
     return parser
 
 
-def jobs_of(kind: type[Job], options: argparse.Namespace, **fixed: Any) -> list[Job]:
-    """The jobs that the options ask for, seed by seed, so that pairs are finished together."""
+def jobs_of(
+    kind: type[Job], options: argparse.Namespace, *, arms: Sequence[str], quick_arms: Sequence[str], seeds: int
+) -> list[Job]:
+    """The jobs that the options ask for, seed by seed, so that pairs are finished together.
+
+    Args:
+        arms: all arms, which are run where the options name none; with --quick only `quick_arms`.
+        seeds: how many are run where the options name none; with --quick one.
+    """
     steps = QUICK_STEPS if options.quick else options.steps
     checkpoints = options.output / "checkpoints" if options.quick else options.checkpoints
     return [
-        kind(arm, seed, checkpoints, options.given, steps, options.quick, **fixed)
-        for seed in options.seeds
-        for arm in options.arms
+        kind(arm, seed, checkpoints, options.given, steps, options.quick)
+        for seed in options.seeds or range(1 if options.quick else seeds)
+        for arm in options.arms or (quick_arms if options.quick else arms)
     ]
