@@ -1,12 +1,15 @@
 """Advantages of turns against numbers worked by hand, and against TRL's GRPO where they must be it."""
 
+import re
+from pathlib import Path
+
 import pytest
 import torch
 
 from envmask_trl import Segment, Source, StopReason, Trajectory
 from envmask_trl.inspect.row_proof import group_advantages
 from envmask_trl.training.credit import Scaling, discounted_returns, per_token, step_advantages, turn_advantages
-from envmask_trl.training.turn_scores import RowTurns, states_before_turns, turn_values
+from envmask_trl.training.turn_scores import RowTurns, function_scores, states_before_turns, turn_values
 
 NAN = float("nan")
 M, E, T = Source.MODEL, Source.ENV, Source.TEMPLATE
@@ -161,6 +164,15 @@ def test_state_key_stands_before_the_observation():
     assert keys[0] == keys[2] != keys[1]
     mixed = states_before_turns(rollout([20], [20], state_keys=(None, "cellar", None)))
     assert mixed[0] == states_before_turns(rollout([20]))[0] and mixed[2] == states_before_turns(rollout([20]))[1]
+
+
+def test_the_reward_of_the_page_scores_turns():
+    page, names = (Path(__file__).parent.parent / "docs" / "credit.md").read_text(), {}
+    exec(re.search(r"```python\n(class .*?)```", page, flags=re.S)[1], names)
+    reward, rows = names["RightAndShort"](), [rollout([20], [21]), rollout()]
+    columns = {"trajectories": rows, "model_texts": ["It is Oslo", "Rome"], "answer": ["Oslo", "Oslo"]}
+    assert reward(**columns) == [1.0, 0.0]
+    assert function_scores(reward, "right_and_short", rows, columns) == [(-0.05, -0.05, 1.0), (0.0,)]
 
 
 def test_advantages_stand_on_their_turns_tokens_only():

@@ -1,11 +1,9 @@
-"""The credit benchmark: its tasks by hand, its statistics by hand, and its whole path with two steps."""
+"""The credit benchmark: its tasks by hand, its curves by hand, and its whole path with two steps."""
 
 import json
 
-import pytest
-
 from recipes.credit.__main__ import main
-from recipes.credit.report import interval, smoothed
+from recipes.credit.report import smoothed
 from recipes.credit.tasks import Picking
 
 
@@ -33,8 +31,7 @@ def test_only_the_third_step_decides():
     assert played("decisive", "blue").state_key() == played("decisive", "pink").state_key()
 
 
-def test_the_interval_by_hand():
-    assert interval([1.0, 2.0, 3.0]) == (2.0, pytest.approx(4.303 * 1.0 / 3**0.5))
+def test_a_curve_is_the_mean_of_the_last_five_steps():
     assert smoothed([0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0]) == [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0]
 
 

@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from statistics import mean, stdev
+from statistics import mean
 from typing import Any
 
 import matplotlib
@@ -12,10 +12,10 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
+from ..experiments.comparison import interval
 from .tasks import TASKS
 from .train import CREDITS, LAST, Run
 
-T_975 = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262}  # Student's t
 WHAT = {"waste": "done without a wasted step", "decisive": "right at the one step that counts"}
 
 
@@ -48,27 +48,13 @@ def table(runs: Sequence[Run]) -> str:
         "| --- |" + " --- |" * len(TASKS),
     ]
     for credit in CREDITS:
-        cells = [interval_text([run.final for run in of(runs, task, credit)]) for task in TASKS]
+        cells = [str(interval([run.final for run in of(runs, task, credit)])) for task in TASKS]
         lines.append(f"| `{credit}` | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 
 def of(runs: Sequence[Run], task: str, credit: str) -> list[Run]:
     return [run for run in runs if (run.task, run.credit) == (task, credit)]
-
-
-def interval_text(values: Sequence[float]) -> str:
-    if len(values) < 2:
-        return "".join(f"{value:.2f}" for value in values)
-    middle, half = interval(values)
-    return f"{middle:.2f} ± {half:.2f}"
-
-
-def interval(values: Sequence[float]) -> tuple[float, float]:
-    """Mean, and half of the 95 % interval by Student's t; NaN with one value. `[1, 2, 3]` -> `(2.0, 2.484)`."""
-    if len(values) < 2:
-        return mean(values), float("nan")
-    return mean(values), T_975[len(values) - 1] * stdev(values) / len(values) ** 0.5
 
 
 def plot(runs: Sequence[Run], path: Path) -> None:
@@ -79,8 +65,8 @@ def plot(runs: Sequence[Run], path: Path) -> None:
             curves = [smoothed(run.success) for run in of(runs, task, credit)]
             points = [interval(values) for values in zip(*curves, strict=True)]
             steps = list(range(1, len(points) + 1))
-            (line,) = axis.plot(steps, [middle for middle, _ in points], label=credit)
-            low, high = ([middle + sign * half for middle, half in points] for sign in (-1, 1))
+            (line,) = axis.plot(steps, [point.mean for point in points], label=credit)
+            low, high = ([point.mean + sign * point.half for point in points] for sign in (-1, 1))
             axis.fill_between(steps, low, high, color=line.get_color(), alpha=0.12)
         axis.set(title=f"{task}: {WHAT[task]}", xlabel="training step", ylim=(0, 1))
     axes[0].set_ylabel(f"share of rollouts, mean of {LAST} steps")

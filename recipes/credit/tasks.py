@@ -56,7 +56,7 @@ class Picking:
 
 
 def questions(task: str, *, rounds: int) -> Dataset:
-    """The same four prompts in each training step."""
+    """The same two prompts, one for each named colour, in each of `rounds` training steps."""
     rows = [
         {"prompt": [{"role": "user", "content": f"{task} {named}"}], "task": task, "named": named} for named in NAMED
     ]

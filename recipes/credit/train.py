@@ -53,7 +53,27 @@ def run(
     start = time.process_time()
     tokenizer = word_tokenizer()
     model = copy.deepcopy(picker) if picker is not None else random_picker(tokenizer, seed=seed)
-    config = EnvMaskGRPOConfig(
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="You are using 'environment_factory'")
+        trainer = EnvMaskGRPOTrainer(
+            model,
+            succeeded,
+            args=make_config(credit, seed=seed, steps=steps, output_dir=output_dir),
+            train_dataset=questions(task, rounds=steps),
+            processing_class=tokenizer,
+            environment_factory=Picking,
+            parser=read_pick,
+        )
+    trainer.remove_callback(PrinterCallback)
+    trainer.train()
+    metric = "rewards/succeeded/mean"
+    success = [entry[metric] for entry in trainer.state.log_history if metric in entry]
+    return Run(task, credit, seed, success, time.process_time() - start)
+
+
+def make_config(credit: str, *, seed: int, steps: int, output_dir: Path) -> EnvMaskGRPOConfig:
+    """The same for all modes but for `credit`: one optimizer step a generation, all rollouts in it."""
+    return EnvMaskGRPOConfig(
         output_dir=str(output_dir),
         credit=credit,
         per_device_train_batch_size=NUM_GENERATIONS * len(NAMED),
@@ -79,19 +99,3 @@ def run(
         report_to="none",
         seed=seed,
     )
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="You are using 'environment_factory'")
-        trainer = EnvMaskGRPOTrainer(
-            model,
-            succeeded,
-            args=config,
-            train_dataset=questions(task, rounds=steps),
-            processing_class=tokenizer,
-            environment_factory=Picking,
-            parser=read_pick,
-        )
-    trainer.remove_callback(PrinterCallback)
-    trainer.train()
-    metric = "rewards/succeeded/mean"
-    success = [entry[metric] for entry in trainer.state.log_history if metric in entry]
-    return Run(task, credit, seed, success, time.process_time() - start)
