@@ -6,7 +6,8 @@ branches    0 1 2 3          queries  4 5        keys  0 1 4 5        one that s
 
 All other layers see each token once, in one row without padding. transformers' attention functions get all that a
 model's forward is given by name, and so does this one, also when a checkpointed layer is computed again. It needs no
-more pairs of query and key than the rows apart do, so a tree is never dearer than its rows.
+more pairs of query and key than the rows apart do, so a tree is never dearer than its rows. Importing this file puts it
+under the name "sdpa" into transformers' table; a forward without a tree gets what stood there before.
 """
 
 from collections.abc import Sequence

@@ -1,9 +1,9 @@
 """Numbers to a table, a sentence, a curve. Knows what was played and how long it took; runs nothing."""
 
 import json
-import sys
 from pathlib import Path
 
+from ..resident_memory import peak_since_reset_mib
 from .evaluate import OUTCOMES, Played, outcome_shares, success
 
 DEMONSTRATED = (0, 1, 2)  # calls of the questions that the demonstrations show
@@ -111,7 +111,4 @@ def draw_rewards(rewards: list[float], *, path: Path, discovery_steps: int | Non
 
 def peak_memory_gib() -> float:
     """The largest resident size of this process so far."""
-    import resource
-
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak / 2**30 if sys.platform == "darwin" else peak / 2**20
+    return peak_since_reset_mib() / 1024
