@@ -20,7 +20,7 @@ from .questions import Asker, Question, prompt_of
 from .world import World
 
 MIX = {"tidy": 0.25, "echo": 0.25, "hasty": 0.25, "vague": 0.25}  # of the mixed part
-VAGUE = 3  # letters of a name that is not written out
+VAGUE = 3  # letters of a town that is not written out
 AT_ONCE = 256  # demonstrations that are played together
 IGNORED = -100  # the label of what the model did not write
 
@@ -60,7 +60,7 @@ class Demonstrator:
                 others = [name for name in self.facts[subject].values() if name != answer]
                 searched, answer = [subject], question.path[1] if question.hops == 2 else (others or [subject])[0]
             case "vague":
-                searched, answer = [subject.split()[0][:VAGUE]], subject
+                searched, answer = [subject.split()[0] if " " in subject else subject[:VAGUE]], subject
         return [*(f"<search> {name}</search>" for name in searched), f"<answer> {answer}</answer>"]
 
 

@@ -22,7 +22,7 @@ from .tokenizer import tokenizer_texts, train_tokenizer
 from .world import make_world
 
 SIZES = {  # the world, steps of each part, and held-out questions of each number of hops
-    "full": {"people": 3000, "firms": 1500, "towns": 500, "tidy": 560, "mixed": 70, "grpo": 50, "held_out": 64},
+    "full": {"people": 3000, "firms": 1500, "towns": 500, "tidy": 880, "mixed": 100, "grpo": 50, "held_out": 64},
     "quick": {"people": 60, "firms": 40, "towns": 20, "tidy": 4, "mixed": 4, "grpo": 2, "held_out": 4},
 }
 QUESTIONS_PER_STEP = {1: 3, 2: 5}  # of GRPO, by hops

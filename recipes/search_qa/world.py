@@ -4,7 +4,7 @@ Doc 1(Title: Anna Korvin) Anna Korvin is a baker born in Tolham. Anna Korvin wor
 Doc 2(Title: Tolham) Tolham is a market town on the Gray River. The mayor is Petra Belsen.
 Doc 3(Title: Marden Mills) Marden Mills makes paper and is based in Osthus. The company was founded by Emil Dorgan.
 
-Surnames, towns and firms are put together from the same syllables, so other articles look like the one that is meant.
+Names are put together from few syllables, so other articles look like the one that is meant.
 """
 
 import random
@@ -54,10 +54,11 @@ class World:
 def make_world(*, people: int, firms: int, towns: int, seed: int) -> World:
     """The same world for the same numbers and seed."""
     rng = random.Random(f"world/{seed}")
-    surnames = [head + tail for head, tail in product(HEADS, NAME_TAILS)]
+    surnames = [head + tail for head, tail in product(HEADS[:11], NAME_TAILS)]
+    firm_words = [head + tail for head, tail in product(HEADS[11:22], NAME_TAILS)]
     names = rng.sample([f"{first} {last}" for first, last in product(FIRST_NAMES, surnames)], people)
-    town_names = rng.sample([head + tail for head, tail in product(HEADS, TOWN_TAILS)], towns)
-    firm_names = rng.sample([f"{word} {kind}" for word, kind in product(surnames, FIRM_KINDS)], firms)
+    town_names = rng.sample([head + tail for head, tail in product(HEADS[22:], TOWN_TAILS + NAME_TAILS)], towns)
+    firm_names = rng.sample([f"{word} {kind}" for word, kind in product(firm_words, FIRM_KINDS)], firms)
     facts: dict[str, dict[str, str]] = {
         name: {"born": rng.choice(town_names), "works": rng.choice(firm_names)} for name in names
     }
