@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..trajectory import Segment, Source, StopReason, Trajectory
+from ..trajectory import Segment, Source, Trajectory
 
 
 def rollout_columns(
@@ -85,19 +85,6 @@ def to_segments(
             segments.append(Segment(Source(sources[start]), tuple(completion_ids[start:end])))
             start = end
     return tuple(segments)
-
-
-def load_trajectories(path: str | os.PathLike) -> list[Trajectory]:
-    """The saved rollouts as trajectories again; tool results and log-probs stay in the rows of `load_rollouts`."""
-    return [
-        Trajectory(
-            segments=to_segments(row["prompt_ids"], row["completion_ids"], row["sources"]),
-            stop_reason=StopReason(row["stop_reason"]),
-            messages=tuple(row["messages"]),
-            prompt=row["prompt"],
-        )
-        for row in load_rollouts(path)
-    ]
 
 
 def _result(result: Any) -> dict[str, Any]:
