@@ -108,6 +108,11 @@ def test_the_fault_is_named_by_the_tool_that_the_atlas_says(name, checkpoint, cl
     assert any(fault.says in sentence for sentence in found[fault.named_by]), found
 
 
+def test_results_that_reach_other_rollouts_are_noted_by_the_audit_too(checkpoint, tmp_path):
+    found = found_in(FAULTS["order"].plan, checkpoint, tmp_path)
+    assert any("equal calls got different results" in sentence for sentence in found["audit"]), found
+
+
 def test_no_fault_can_be_reached_from_an_option_of_the_trainer():
     """But the one that exists for ablation; the others are trainers, templates and rewards of their own."""
     options = {option for fault in FAULTS.values() for option in fault.plan.options}
