@@ -127,6 +127,11 @@ def test_values_are_compared_as_json():
     assert not same(True, 1) and not same([1], [1, 2]) and not same({"a": 1}, {"b": 1}) and same(2.0, 2)
 
 
+def test_no_worker_is_refused_before_any_program_runs():
+    with pytest.raises(ValueError, match="unit_tests got workers=0, expected at least 1"):
+        rules.unit_tests(workers=0)
+
+
 @pytest.mark.parametrize("options", [{"timeout_s": 0}, {"memory_mb": 1}])
 def test_limits_under_which_nothing_runs_are_refused(options):
     with pytest.raises(ValueError, match="cannot run anything"):

@@ -94,6 +94,18 @@ def test_a_step_that_two_gold_steps_share_needs_two_calls():
     assert rules.gold_steps()(**as_trainer(play([ADD, ADD, END]), steps=twice)) == [1.0]
 
 
+def test_a_call_that_reaches_two_steps_leaves_the_easier_one_to_another_call():
+    steps = [["weather", {"name": "weather", "arguments": {"city": "Oslo"}}]]
+    rollouts = play([OSLO, call("weather", city="Bergen"), END])
+    assert rules.gold_steps()(**as_trainer(rollouts, steps=steps)) == [1.0]
+
+
+@pytest.mark.parametrize("steps", ["weather", '"weather"', {"name": "add"}, [{"tool": "add"}], [7], 7])
+def test_steps_that_are_none_are_named(steps):
+    with pytest.raises(ValueError, match=r"gold_steps reads column 'steps', found .* expected a list of tools' names"):
+        rules.gold_steps()(**as_trainer(play([END]), steps=[steps]))
+
+
 def test_turns_over_the_bound_cost_and_the_cost_has_a_floor():
     reward = rules.step_cost(1, per_step=0.4)
     keywords = as_trainer(play([END], [ADD, END], [ADD, BROKEN, END], [ADD] * 5 + [END]))

@@ -58,9 +58,9 @@ def gold_steps(column: str = "steps") -> TurnReward:
     """Share of the dataset's gold steps that a successful call reached, from 0.0 to 1.0, in any order.
 
     A step is a tool's name, or `{"name": ..., "arguments": {...}}`, whose arguments must be among the call's. Each is
-    reached once, by one call, in the first turn that does it: calling again earns nothing. None where the column is
-    None or empty. Arrow fills missing keys of arguments with null, so a null in a gold step asks for nothing; steps
-    may also be JSON text.
+    reached once, by one call, in the first turn that does it: calling again earns nothing, and a call that reaches
+    several counts for the one with the most arguments. None where the column is None or empty. Arrow fills missing keys
+    of arguments with null, so a null in a gold step asks for nothing; steps may also be JSON text.
 
     Example:
         steps = [{"name": "weather", "arguments": {"city": "Oslo"}}, "calculator"]
@@ -68,8 +68,7 @@ def gold_steps(column: str = "steps") -> TurnReward:
     """
 
     def turn_score(rollout: Rollout) -> list[float] | None:
-        gold = column_of(rollout, column, "gold_steps")
-        left = [as_step(step) for step in (json.loads(gold) if isinstance(gold, str) else gold or ())]
+        left = read_steps(column_of(rollout, column, "gold_steps"), column)
         total = len(left)
         if not total:
             return None
@@ -77,7 +76,9 @@ def gold_steps(column: str = "steps") -> TurnReward:
         for turn in rollout.turns:
             before = len(left)
             for call, result in turn.answered_calls:
-                reached = next((step for step in left if reaches(call, step)), None)
+                reached = max(
+                    (step for step in left if reaches(call, step)), key=lambda step: len(step[1]), default=None
+                )
                 if result.status is CallStatus.OK and reached is not None:
                     left.remove(reached)
             scores.append((before - len(left)) / total)
@@ -87,6 +88,7 @@ def gold_steps(column: str = "steps") -> TurnReward:
 
 
 def is_illegal(call: ToolCall, result: ToolResult | None, validators: Mapping[str, Any] | None) -> bool:
+    """Whether the loop refused the call, or its arguments do not fit; without a result the latter decides alone."""
     if result is not None and result.status in NEVER_RUN:
         return True
     if validators is None:
@@ -109,7 +111,26 @@ def argument_validators(tools: Sequence[Tool]) -> dict[str, Any]:
     return validators
 
 
+def read_steps(gold: Any, column: str) -> list[tuple[str, dict[str, Any]]]:
+    """The steps of a row as names and arguments.
+
+    Raises:
+        ValueError: the column holds something else.
+    """
+    try:
+        steps = json.loads(gold) if isinstance(gold, str) else gold
+        if isinstance(steps, str | Mapping):
+            raise TypeError("one step is no list")
+        return [as_step(step) for step in steps or ()]
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise ValueError(
+            f"gold_steps reads column {column!r}, found {str(gold)[:80]!r}, expected a list of tools' names and of "
+            "{'name': ..., 'arguments': {...}}, or its JSON text"
+        ) from error
+
+
 def as_step(step: str | Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """`"add"` -> `("add", {})`; `{"name": "add", "arguments": {"a": 1, "b": None}}` -> `("add", {"a": 1})`."""
     if isinstance(step, str):
         return step, {}
     wanted = step.get("arguments") or {}
@@ -118,6 +139,7 @@ def as_step(step: str | Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
 
 
 def reaches(call: ToolCall, step: tuple[str, dict[str, Any]]) -> bool:
+    """Whether the call is of the step's tool and has its arguments, perhaps among others."""
     name, wanted = step
     arguments = call.arguments if isinstance(call.arguments, dict) else {}
     return call.name == name and all(key in arguments and arguments[key] == value for key, value in wanted.items())

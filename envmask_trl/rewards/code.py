@@ -83,10 +83,13 @@ def unit_tests(
         setup_column: code that runs before the program, such as imports.
         workers: rollouts whose programs run at the same time.
     """
+    if workers < 1:
+        raise ValueError(f"unit_tests got workers={workers}, expected at least 1")
     return UnitTests(column, setup_column, partial, limits or SandboxLimits(), workers)
 
 
 def code_of(answer: str) -> str:
+    """The last fenced block of an answer, one that was cut off included; without any, all of it."""
     blocks = FENCE.findall(answer)
     return blocks[-1] if blocks else answer
 
@@ -106,6 +109,7 @@ def read_cases(tests: str | Sequence[str | Mapping[str, Any]] | None) -> list[Ca
 
 
 def case_of(test: str | Mapping[str, Any]) -> Case:
+    """`"assert add(1, 2) == 3"` -> `Case("add(1, 2)", 3)`; `"assert ok()"` -> `Case("bool(ok())", truth=True)`."""
     if isinstance(test, Mapping) and isinstance(test.get("call"), str) and "equals" in test:
         return Case(test["call"], json.loads(json.dumps(test["equals"])))
     try:
