@@ -192,19 +192,21 @@ def is_answer(messages: list[dict], answer: str) -> bool:
 
 
 def needed_calls(completions: list[list[dict]], needed: list[list[str]], **_: object) -> list[float]:
-    """The share of the needed calls that were made, each counted once; 0.0 where none is needed.
+    """The needed calls that were made, each counted once, over the calls that were needed or made, whichever are more.
 
-    A question of three calls is at first never answered by chance; this says which step was a step towards it.
+    A question of three calls is at first never answered by chance; this says which step was a step towards it, and that
+    looking up what is known already is none. 0.0 where no call is needed.
     """
-    return [
-        len(set(wanted) & made_calls(messages)) / max(1, len(wanted))
-        for messages, wanted in zip(completions, needed, strict=True)
-    ]
+    rewards = []
+    for messages, wanted in zip(completions, needed, strict=True):
+        made = made_calls(messages)
+        rewards.append(len(set(wanted) & set(made)) / max(1, len(wanted), len(made)))
+    return rewards
 
 
-def made_calls(messages: list[dict]) -> set[str]:
+def made_calls(messages: list[dict]) -> list[str]:
     functions = [call["function"] for message in messages for call in message.get("tool_calls") or ()]
-    return {written_call(function["name"], function["arguments"]) for function in functions}
+    return [written_call(function["name"], function["arguments"]) for function in functions]
 
 
 def written_call(name: str, arguments: object) -> str:
