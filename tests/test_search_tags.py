@@ -1,5 +1,6 @@
 """The tag protocol: where a turn ends, what it means, and which tokens are the model's. Ids as in tagged.py."""
 
+import string
 import time
 
 import pytest
@@ -18,7 +19,7 @@ from envmask_trl import (
 )
 from envmask_trl.packing import model_runs
 
-from .tagged import TwoDocuments, play, tagged_tokenizer
+from .tagged import FIRST_CHARACTER, TwoDocuments, play, tagged_tokenizer
 
 TOKENIZER = tagged_tokenizer()
 SEARCH, ANSWER = (10, 11, 12), (13, 14, 15)
@@ -59,14 +60,7 @@ def test_a_token_that_goes_on_after_the_tag_stays_whole_and_the_rest_of_it_is_no
 
 @pytest.mark.parametrize("spelled", [False, True])
 def test_a_tag_is_found_in_whatever_tokens_it_was_sampled(spelled):
-    closing = (
-        tuple(
-            100 + "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ!\"#$%&'()*+,-./:;<=>".index(c)
-            for c in "</search>"
-        )
-        if spelled
-        else (12,)
-    )
+    closing = tuple(FIRST_CHARACTER + string.printable.index(c) for c in "</search>") if spelled else (12,)
     sample = Sample((10, 11, *closing, 16, 16), None, "length")
     assert protocol().cut(sample) == Sample((10, 11, *closing), None, "stop")
     unfinished = Sample((10, 11, *closing[:-1]), None, "length")
