@@ -5,7 +5,8 @@ import threading
 import pytest
 
 from envmask_trl import Reward, RolloutAborted, RolloutLimits, rules
-from envmask_trl.rewards.answers import in_tag, numbers_in, words
+from envmask_trl.rewards.answer_text import numbers_in, words
+from envmask_trl.rewards.answers import in_tag
 from envmask_trl.rewards.reading import read_rollouts, split_thinking
 
 from . import tagged
