@@ -7,7 +7,7 @@ from torch.nn.utils.rnn import pad_sequence
 from trl import SFTConfig, SFTTrainer
 from trl.trainer.sft_trainer import DataCollatorForLanguageModeling
 
-WEIGHT_COLUMN = "loss_weights"
+from ..sft.map import WEIGHT_COLUMN
 
 
 class WeightedCollator(DataCollatorForLanguageModeling):
