@@ -35,13 +35,15 @@ def completion_mask_from_env_mask(
     check_env_mask(env_mask)
     if (token_ids is None) != (eos_token_ids is None):
         raise ValueError("completion_mask_from_env_mask got only one of token_ids and eos_token_ids; it needs both")
-    if token_ids is None or eos_token_ids is None:
+    if token_ids is None or eos_token_ids is None or not env_mask.size(1):
         return env_mask[:, 1:].clone()
     if token_ids.shape != env_mask.shape:
         raise ValueError(
             f"env_mask has shape {tuple(env_mask.shape)} but token_ids {tuple(token_ids.shape)}; "
             "both must cover prompt + completion of the same rows"
         )
+    if isinstance(eos_token_ids, int) or any(token_id is None for token_id in eos_token_ids):
+        raise ValueError(f"eos_token_ids is {eos_token_ids}, expected a collection of token ids such as {{2}}")
     in_last_run = last_model_run(env_mask)  # [B, T]
     eos = torch.tensor(sorted(eos_token_ids), device=token_ids.device, dtype=token_ids.dtype)
     is_eos = torch.isin(token_ids, eos) & in_last_run
@@ -59,6 +61,8 @@ def last_model_run(env_mask: Tensor) -> Tensor:
 
 def check_env_mask(env_mask: Tensor) -> None:
     """Raise ValueError unless `env_mask` is [B, T] and holds only 0 and 1."""
+    if not isinstance(env_mask, Tensor):
+        raise ValueError(f"env_mask is a {type(env_mask).__name__}, expected a tensor [batch, tokens]")
     if env_mask.dim() != 2:
         raise ValueError(f"env_mask has shape {tuple(env_mask.shape)}, expected [batch, tokens]")
     foreign = env_mask[(env_mask != 0) & (env_mask != 1)]

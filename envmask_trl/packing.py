@@ -56,6 +56,8 @@ def pack_rollouts(
     Raises:
         ValueError: a column is missing, the lengths of one row differ, or a mask holds other values than 0 and 1.
     """
+    if isinstance(parallel_columns, str):
+        raise ValueError(f"parallel_columns is {parallel_columns!r}, expected a list of names; write [name]")
     parallel = ["completion_ids", "env_mask", *(name for name in parallel_columns if _present(batch, name))]
     _check(batch, parallel, max_total_length)
     rows = [_cut(row, parallel, max_total_length) for row in _rows(batch)]
@@ -112,8 +114,8 @@ def _present(batch: Mapping[str, Sequence[Any]], name: str) -> bool:
 
 def _check(batch: Mapping[str, Sequence[Any]], parallel: list[str], max_total_length: int) -> None:
     """Raise on columns that cannot come from one rollout, naming row, column and lengths."""
-    if max_total_length < 1:
-        raise ValueError(f"max_total_length is {max_total_length}, expected at least 1 token")
+    if not isinstance(max_total_length, int) or isinstance(max_total_length, bool) or max_total_length < 1:
+        raise ValueError(f"max_total_length is {max_total_length}, expected a whole number of at least 1 token")
     missing = [name for name in REQUIRED_COLUMNS if name not in batch]
     if missing:
         raise ValueError(f"pack_rollouts misses the columns {missing}; found {sorted(batch)}")
@@ -122,6 +124,9 @@ def _check(batch: Mapping[str, Sequence[Any]], parallel: list[str], max_total_le
         if len(values) != num_rows:
             raise ValueError(f"column {name} has {len(values)} rows but completion_ids has {num_rows}")
     for index, ids in enumerate(batch["completion_ids"]):
+        for name in ("prompt_ids", "completion_ids"):
+            if not hasattr(batch[name][index], "__len__") or isinstance(batch[name][index], str):
+                raise ValueError(f"row {index}: {name} is {batch[name][index]!r}, expected a list of token ids")
         for name in parallel:
             values = batch[name][index]
             found = "nothing" if values is None else f"{len(values)} values"

@@ -175,7 +175,7 @@ def test_control_tokens_in_a_result_follow_the_policy_and_are_counted(policy, sh
 
 def test_lists_that_do_not_belong_together_are_refused():
     with pytest.raises(ValueError, match="rows has 1 entries but there are 2 prompts"):
-        play([ANSWER], [ANSWER], rows=[{}])
+        play([ANSWER], [ANSWER], rows=[{}], tools=(), environments=Maze)
     with pytest.raises(ValueError, match="tools need a prompt of messages"):
         play([ANSWER], prompts=["a text"])
 

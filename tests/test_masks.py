@@ -79,11 +79,22 @@ def test_a_mask_value_that_is_a_weight_is_refused(value):
         completion_mask_from_env_mask(torch.tensor([[0, value]]))
 
 
+def test_rows_without_a_token_have_an_empty_mask():
+    empty = torch.zeros(1, 0, dtype=torch.long)
+    assert completion_mask_from_env_mask(empty, empty, EOS).shape == (1, 0)
+
+
 def test_shapes_that_do_not_belong_together_are_refused():
     with pytest.raises(ValueError, match=r"\(1, 3\) but token_ids \(1, 2\)"):
         completion_mask_from_env_mask(torch.tensor([[0, 1, 1]]), torch.tensor([[1, 2]]), EOS)
     with pytest.raises(ValueError, match=r"expected \[batch, tokens\]"):
         completion_mask_from_env_mask(torch.tensor([0, 1]))
+    with pytest.raises(ValueError, match="env_mask is a list, expected a tensor"):
+        completion_mask_from_env_mask([[0, 1]])
+    with pytest.raises(ValueError, match="eos_token_ids is 19, expected a collection"):
+        completion_mask_from_env_mask(torch.tensor([[0, 1]]), torch.tensor([[1, 2]]), 19)
+    with pytest.raises(ValueError, match=r"eos_token_ids is \[None\], expected a collection"):
+        completion_mask_from_env_mask(torch.tensor([[0, 1]]), torch.tensor([[1, 2]]), [None])
     with pytest.raises(ValueError, match="only one of"):
         completion_mask_from_env_mask(torch.tensor([[0, 1]]), torch.tensor([[1, 2]]))
 

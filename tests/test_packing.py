@@ -105,12 +105,29 @@ def test_it_is_a_datasets_map_function():
         ({"logprobs": [[-0.1, -0.1], [-0.1, -0.2]]}, "row 1: logprobs has 2 values but completion_ids has 1"),
         ({"logprobs": [[-0.1, -0.1], None]}, "row 1: logprobs has nothing but completion_ids has 1"),
         ({"env_mask": [[1, 1]]}, "column env_mask has 1 rows but completion_ids has 2"),
+        ({"completion_ids": [[10, 11], None]}, "row 1: completion_ids is None, expected a list of token ids"),
+        ({"prompt_ids": [None, [1]]}, "row 0: prompt_ids is None, expected a list of token ids"),
+        ({"env_mask": [[1, None], [1]]}, "row 0: env_mask holds None, expected only 0"),
+        ({"env_mask": ["11", [1]]}, "row 0: env_mask holds '1', expected only 0"),
     ],
 )
 def test_columns_that_cannot_be_one_rollout_are_refused_by_row_column_and_length(columns, message):
     batch = {"prompt_ids": [[1], [1]], "completion_ids": [[10, 11], [10]], "env_mask": [[1, 1], [1]], **columns}
     with pytest.raises(ValueError, match=message):
         pack_rollouts(batch, max_total_length=9)
+
+
+@pytest.mark.parametrize("limit", [None, 2.5, True, 0, float("nan"), "9"])
+def test_a_limit_that_is_no_number_of_tokens_is_named(limit):
+    batch = {"prompt_ids": [[1]], "completion_ids": [[10]], "env_mask": [[1]]}
+    with pytest.raises(ValueError, match="expected a whole number of at least 1 token"):
+        pack_rollouts(batch, max_total_length=limit)
+
+
+def test_a_parallel_column_given_as_a_text_is_refused_and_not_left_uncut():
+    batch = {"prompt_ids": [[1]], "completion_ids": [[10, 11]], "env_mask": [[1, 1]], "logprobs": [[-0.1, -0.2]]}
+    with pytest.raises(ValueError, match="parallel_columns is 'logprobs', expected a list of names"):
+        pack_rollouts(batch, max_total_length=2, parallel_columns="logprobs")
 
 
 def test_a_missing_column_is_named():

@@ -29,7 +29,11 @@ class Episode:
     @property
     def ordered_tools(self) -> frozenset[str]:
         """The tools that share the environment's state."""
-        return frozenset(tools_by_name(environment_tools(self.environment))) if self.environment else frozenset()
+        return (
+            frozenset(tools_by_name(environment_tools(self.environment)))
+            if self.environment is not None
+            else frozenset()
+        )
 
 
 @contextmanager
@@ -52,7 +56,7 @@ def open_episodes(
     if not callable(environments):
         instances = environments or [None] * len(prompts)
         yield [
-            Episode(prompt, [*tools, *own, *(environment_tools(env) if env else [])], env)
+            Episode(prompt, [*tools, *(own or ()), *(environment_tools(env) if env is not None else ())], env)
             for prompt, own, env in zip(prompts, own_tools, instances, strict=True)
         ]
         return
@@ -61,11 +65,20 @@ def open_episodes(
         episodes = []
         for prompt, own, row in zip(prompts, own_tools, rows or [{}] * len(prompts), strict=True):
             made.append(environments())
-            episodes.append(_reset(made[-1], prompt, [*tools, *own], row))
+            episodes.append(_reset(made[-1], prompt, [*tools, *(own or ())], row))
         yield episodes
     finally:
         for env in made:
             close_environment(env, runner=runner)
+
+
+def all_tools(episodes: Sequence[Episode]) -> list[Callable[..., Any]]:
+    """The tools of all episodes, one of each name: what reads and writes turns must know those of every rollout."""
+    by_name: dict[str, Callable[..., Any]] = {}
+    for episode in episodes:
+        for name, tool in tools_by_name(episode.tools).items():
+            by_name.setdefault(name, tool)
+    return list(by_name.values())
 
 
 def _reset(env: object, prompt: Any, tools: list[Callable[..., Any]], row: Mapping[str, Any]) -> Episode:

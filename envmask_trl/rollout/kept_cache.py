@@ -79,9 +79,10 @@ class KeptCacheSampler:
         if reason := why_not_kept(model):
             raise ValueError(f"{reason}; use TransformersSampler")
         self.model: Any = model
+        self.stop_ids = frozenset(find_stop_token_ids(tokenizer, model) if stop_token_ids is None else stop_token_ids)
         self.config = generation_config(
             tokenizer,
-            find_stop_token_ids(tokenizer, model) if stop_token_ids is None else stop_token_ids,
+            self.stop_ids,
             {"do_sample": do_sample, "temperature": temperature, "top_p": top_p, "top_k": top_k}
             | (generation_kwargs or {}),
         )

@@ -27,7 +27,11 @@ class RolloutLimits:
         for item in fields(self):
             value = getattr(self, item.name)
             least = 0 if item.name in ("max_tool_calling_iterations", "max_malformed_calls") else 1
-            if isinstance(value, int) and value < least:
+            if item.name == "observation_cut" or (value is None and item.default is None):
+                continue
+            if not isinstance(value, int) or isinstance(value, bool):
+                raise ValueError(f"RolloutLimits.{item.name} is {value!r}, expected a whole number")
+            if value < least:
                 raise ValueError(f"RolloutLimits.{item.name} is {value}, expected at least {least}")
         if self.observation_cut not in ("head", "tail", "middle"):
             raise ValueError(

@@ -7,23 +7,26 @@ rollouts that stopped.
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass
+from json import JSONDecodeError
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
 from ..trajectory import CallStatus, StopReason, ToolCall, ToolResult, Trajectory
+from .arguments import check_arguments, check_parser_has_use, check_samples, known_stop_ids
 from .environments import is_done, tools_by_name
-from .episodes import Environments, Episode, encode_prompt, open_episodes
+from .episodes import Environments, Episode, all_tools, encode_prompt, open_episodes
 from .limits import RolloutLimits
 from .observations import ObservationEncoder
 from .samplers import Sample, Sampler
 from .search.tag_protocol import TagProtocol
 from .state import RolloutState
-from .tool_calls import ParsedTurn, TemplateParser, TurnParser
+from .tool_calls import ParsedTurn, TemplateParser, TurnParser, short_reason
 from .tools import ToolRunner
 
 Phase = Callable[[str], AbstractContextManager]
 BESIDE_A_PROTOCOL = "a protocol calls a tool of its own; leave out tools, row_tools and environments"
+UNREADABLE_TEXT = (JSONDecodeError, SyntaxError, LookupError)  # what reading a model's text raises; others are faults
 UNREADABLE = "unreadable_call"  # stands in for the name of a call that could not be read
 
 
@@ -64,24 +67,33 @@ def run_rollouts(
         rows: dataset rows, passed to the environments' `reset`.
         limits: budgets, see `RolloutLimits`.
         prompt_ids: the prompts, if they are encoded already.
-        parser: from a turn's text to what was meant; by default transformers' response parsing.
+        parser: from a turn's text to what was meant; by default transformers' response parsing. A turn on which it
+            raises a JSONDecodeError, SyntaxError or LookupError is malformed.
         encoder: by default `ObservationEncoder(tokenizer, ...)` under the same limits.
         protocol: how a model without tools calls its one tool, in place of `tools`; see `TagProtocol`.
         tool_runner: by default one with a deadline of 30 s per call.
-        stop_token_ids: every id that ends a turn; by default the tokenizer's eos.
+        stop_token_ids: every id that ends a turn; by default those the sampler stops at, or the tokenizer's eos.
         template_kwargs: as for `apply_chat_template`, the same for prompts and observations.
         any_live: told how many rollouts still run here, says whether any process still has one. An engine whose
             processes wait for each other is so asked for the same number of rounds everywhere.
         phase: opens a context around each part of a round, "sampling", "tools" and "observations", to measure it.
 
     Raises:
-        ValueError: lists of unequal length, tools for a prompt that is a text, a template that cannot be used, or a
-            protocol together with tools or environments.
+        ValueError: lists of unequal length, an argument that nothing reads, tools for a prompt that is a text, a
+            template that cannot be used, or a protocol together with tools or environments.
     """
-    limits, kwargs = limits or RolloutLimits(), dict(template_kwargs or {})
-    stop_ids = frozenset({tokenizer.eos_token_id} if stop_token_ids is None else stop_token_ids)
+    check_arguments(
+        prompts,
+        tools=tools,
+        environments=environments,
+        rows=rows,
+        limits=limits,
+        prompt_ids=prompt_ids,
+        parser=parser,
+    )
     if protocol is not None and (tools or row_tools or environments):
         raise ValueError(BESIDE_A_PROTOCOL)
+    limits, kwargs = limits or RolloutLimits(), dict(template_kwargs or {})
     with (
         nullcontext(tool_runner) if tool_runner else closing(ToolRunner()) as runner,
         open_episodes(
@@ -94,7 +106,8 @@ def run_rollouts(
             parser, encoder = parser or protocol.parse, encoder or protocol.encoder(limits)
             for state in states:
                 state.tools = protocol.tools
-        used = next((episode.tools for episode in episodes if episode.tools), None)
+        used = all_tools(episodes)
+        stop_ids = known_stop_ids(stop_token_ids, sampler, tokenizer, needed=bool(used))
         if used:
             parser = parser or TemplateParser(tokenizer, tools=used, stop_token_ids=stop_ids, template_kwargs=kwargs)
             encoder = encoder or ObservationEncoder(
@@ -105,6 +118,7 @@ def run_rollouts(
                 cut=limits.observation_cut,
                 template_kwargs=kwargs,
             )
+        check_parser_has_use(parser, encoder, any_prompt=bool(episodes))
         loop = TurnLoop(tokenizer, sampler, limits, parser, encoder, runner, stop_ids, phase, protocol)
         while any_live(len(live := [state for state in states if state.live])):
             loop.play_round(live)
@@ -149,6 +163,7 @@ class TurnLoop:
         ]
         with self.phase("sampling"):
             samples = self.sampler.sample([state.context() for state in live], budgets)
+        check_samples(samples, live)
         for state, sample, budget in zip(live, samples, budgets, strict=True):
             self.take_turn(state, sample, budget)
         self.answer_calls([state for state in live if state.live])
@@ -180,7 +195,13 @@ class TurnLoop:
 
     def read(self, sample: Sample) -> ParsedTurn:
         assert self.parser is not None
-        return self.parser(str(self.tokenizer.decode(list(sample.token_ids))))
+        try:
+            turn = self.parser(str(self.tokenizer.decode(list(sample.token_ids))))
+        except UNREADABLE_TEXT as error:
+            return ParsedTurn("malformed", self.plain(sample).message, reason=short_reason(error))
+        if not isinstance(turn, ParsedTurn):
+            raise ValueError(f"the parser returned a {type(turn).__name__}, expected a ParsedTurn")
+        return turn
 
     def plain(self, sample: Sample) -> ParsedTurn:
         """A turn of which nothing is run, as text."""

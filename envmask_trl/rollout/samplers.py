@@ -31,9 +31,19 @@ class Sample:
     logprobs: tuple[float, ...] | None  # natural log of the sampling distribution; None where the engine tells none
     finish_reason: FinishReason  # "stop": ended by a stop token or stop string; "length": cut by its budget
 
+    def __post_init__(self) -> None:
+        if self.finish_reason not in ("stop", "length"):
+            raise ValueError(
+                f"finish_reason is {self.finish_reason!r}, expected 'stop' (the model ended its turn) or 'length' (its "
+                "budget did, and nothing of the turn is run)"
+            )
+
 
 class Sampler(Protocol):
-    """Samples one turn for every context, in order. `max_new_tokens` has one budget per context."""
+    """Samples one turn for every context, in order. `max_new_tokens` has one budget per context.
+
+    One that has `stop_ids` tells the loop at which ids its turns end.
+    """
 
     def sample(self, contexts: list[Context], max_new_tokens: list[int]) -> list[Sample]: ...
 
@@ -59,6 +69,8 @@ class ScriptedSampler:
         return [self._next(context, budget) for context, budget in zip(contexts, max_new_tokens, strict=True)]
 
     def _next(self, context: Context, budget: int) -> Sample:
+        if context.id >= len(self.scripts):
+            raise ValueError(f"rollout {context.id} has no script, there are {len(self.scripts)}; give one per prompt")
         turn_number = self.turns_played[context.id]
         script = self.scripts[context.id]
         if turn_number >= len(script):

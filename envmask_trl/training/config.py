@@ -2,6 +2,7 @@
 
 import copy
 from dataclasses import MISSING, dataclass, field, fields
+from math import isfinite
 from typing import Any, Literal, get_args
 
 from trl import GRPOConfig
@@ -13,6 +14,10 @@ SamplerChoice = Literal["auto", "kept_cache", "trl"]
 LeftOut = Literal["train", "mask_loss", "drop"]  # see `left_out.py`
 Credit = Literal["outcome", "turn_discounted", "turn", "gigpo"]
 DEFAULT_ITERATIONS = 16
+SWITCHES = (
+    *("mask_env_tokens", "strict_observations", "shared_prefix", "balance_micro_batches"),
+    *("audit_first_step", "save_rollouts"),
+)
 
 
 def option(default: Any, help: str) -> Any:
@@ -99,10 +104,17 @@ class EnvMaskGRPOConfig(GRPOConfig):
         for name, values in allowed.items():
             if getattr(self, name) not in values:
                 raise ValueError(f"{name} is {getattr(self, name)!r}, expected one of {', '.join(map(repr, values))}")
+        for name in SWITCHES:
+            if not isinstance(getattr(self, name), bool):
+                raise ValueError(f"{name} is {getattr(self, name)!r}, expected True or False")
+        for name in ("tool_timeout_s", "tool_retries", "turn_discount", "step_advantage_weight"):
+            value = getattr(self, name)
+            if not isinstance(value, (int, float)) or not isfinite(value):
+                raise ValueError(f"{name} is {value!r}, expected a finite number")
         if self.tool_timeout_s <= 0:
             raise ValueError(f"tool_timeout_s is {self.tool_timeout_s}, expected more than 0 seconds")
-        if self.tool_retries < 0:
-            raise ValueError(f"tool_retries is {self.tool_retries}, expected 0 or more")
+        if self.tool_retries < 0 or self.tool_retries != int(self.tool_retries):
+            raise ValueError(f"tool_retries is {self.tool_retries}, expected a whole number, 0 or more")
         if not 0 <= self.turn_discount <= 1:
             raise ValueError(f"turn_discount is {self.turn_discount}, expected a number from 0 to 1")
         if self.max_tool_calling_iterations is None:

@@ -12,6 +12,7 @@ from ..packing import pack_rollouts
 from ..trajectory import Source, Trajectory
 
 REWARD_COLUMNS = ("trajectories", "completion_texts", "model_texts", "stop_reasons", "unfinished", "cut_observations")
+ROLLOUT_KEYS = ("prompt_ids", "completion_ids", "logprobs")  # what TRL asks of a rollout function
 EMPTY_TURN = {"role": "assistant", "content": ""}  # what a reward sees of a rollout in which nothing was sampled
 
 
@@ -101,17 +102,45 @@ def checked_rollout_func(rollout_func: Callable[..., dict[str, Any]]) -> Callabl
 
     def rollout(prompts: list, trainer: Any) -> dict[str, Any]:
         output = rollout_func(prompts, trainer)
-        names = ("prompt_ids", "completion_ids", "env_mask", "logprobs")
-        columns = {name: output[name] for name in names if output.get(name) is not None}
-        columns.setdefault("env_mask", [[1] * len(ids) for ids in output["completion_ids"]])
-        if len(output["completion_ids"]) != len(prompts):
+        missing = [name for name in ROLLOUT_KEYS if not isinstance(output, Mapping) or name not in output]
+        if missing:
             raise ValueError(
-                f"rollout_func returned {len(output['completion_ids'])} completions for {len(prompts)} prompts"
+                f"rollout_func returned a {type(output).__name__} without {', '.join(missing)}; expected a dict with "
+                f"{', '.join(ROLLOUT_KEYS)} and, unless all was sampled, env_mask"
             )
-        for index, ids in enumerate(output["completion_ids"]):
-            if not ids:
-                raise ValueError(f"row {index}: completion_ids is empty; return at least the token that ended the turn")
-        pack_rollouts(columns, max_total_length=1)  # checks the columns; its cut is not used
-        return {**output, "env_mask": columns["env_mask"]}
+        given = {name: output.get(name) for name in (*ROLLOUT_KEYS, "env_mask")}
+        columns: dict[str, Any] = {name: as_lists(rows) for name, rows in given.items() if rows is not None}
+        for name in ("prompt_ids", "completion_ids"):
+            for index, ids in enumerate(columns.get(name, ())):
+                if not ids:
+                    raise ValueError(f"row {index}: {name} is empty; return at least one token")
+        columns.setdefault("env_mask", [[1] * len(ids) for ids in columns["completion_ids"]])
+        if len(columns["completion_ids"]) != len(prompts):
+            raise ValueError(
+                f"rollout_func returned {len(columns['completion_ids'])} completions for {len(prompts)} prompts"
+            )
+        if all(values is None for values in columns.get("logprobs", ())):
+            columns["logprobs"] = None
+        pack_rollouts(
+            {k: v for k, v in columns.items() if v is not None}, max_total_length=1
+        )  # checks the columns; its cut is not used
+        return {**output, **columns}
 
     return rollout
+
+
+def as_lists(rows: Any) -> list:
+    """Rows of lists, of what may be a tensor or an array."""
+    rows = rows.tolist() if hasattr(rows, "tolist") else rows
+    return [row.tolist() if hasattr(row, "tolist") else row for row in rows]
+
+
+def check_finite(rewards_per_func: Any, names: Sequence[str]) -> None:
+    """Raise on an infinite reward, [N, F]: its group's advantages would be no numbers, and nothing of it trained."""
+    infinite = rewards_per_func.isinf().nonzero().tolist()
+    if infinite:
+        row, function = infinite[0]
+        raise ValueError(
+            f"the reward function {names[function]!r} gave rollout {row} {rewards_per_func[row, function].item()}, "
+            "expected a finite number, or None for a rollout that it does not apply to"
+        )

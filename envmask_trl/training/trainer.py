@@ -27,11 +27,12 @@ from .config import DEFAULT_ITERATIONS, EnvMaskGRPOConfig
 from .left_out import left_out
 from .loss_inputs import ROW_MEAN_LOSSES, Batch, annotate_windows, apply_mask, trained_positions, window_counts
 from .micro_batches import arrange, depends_on_split
-from .rows import REWARD_COLUMNS, checked_rollout_func, to_columns, trl_rows
+from .rows import check_finite, checked_rollout_func, to_columns, trl_rows
 from .sampling import engine_stops_at, keeps_cache, open_sampler
 from .shared_prefix import tree_forward
 from .step_log import StepLog
 from .step_times import StepTimes
+from .trainer_arguments import check_trainer
 from .turn_credit import TurnCredit, saved_advantages
 
 logger = logging.get_logger(__name__)
@@ -45,8 +46,8 @@ class EnvMaskGRPOTrainer(HookedGRPOTrainer):
     born when the tokens were appended. Advantages, loss types, KL, PEFT, vLLM and checkpoints are TRL's.
 
     Reward functions get TRL's arguments and, as keywords, `trajectories`, `completion_texts` (observations included),
-    `model_texts` (only what the model wrote), `stop_reasons`, `unfinished` and `cut_observations` (how many results were
-    shortened to fit), one entry per completion.
+    `model_texts` (only what the model wrote), `stop_reasons`, `unfinished` and `cut_observations` (how many results
+    were shortened to fit), one entry per completion.
 
     Example:
         trainer = EnvMaskGRPOTrainer(
@@ -61,8 +62,8 @@ class EnvMaskGRPOTrainer(HookedGRPOTrainer):
         protocol: how a model without tools calls its one tool, in place of `tools`; see `TagProtocol`.
 
     Raises:
-        ValueError: a processor instead of a tokenizer, a dataset column named like one of the reward keywords, or a
-            chat template whose calls cannot be read.
+        ValueError: a processor instead of a tokenizer, data or arguments that `check_trainer` refuses, or a chat
+            template whose calls cannot be read.
     """
 
     _tag_names = ["trl", "grpo", "envmask"]  # noqa: RUF012
@@ -89,16 +90,13 @@ class EnvMaskGRPOTrainer(HookedGRPOTrainer):
         self.args = EnvMaskGRPOConfig.from_grpo_config(self.args)
         if self._is_vlm:
             raise ValueError("EnvMaskGRPOTrainer got a processor, expected a tokenizer: images are not supported yet")
-        taken = sorted(set(REWARD_COLUMNS) & set(getattr(self.train_dataset, "column_names", None) or ()))
-        if taken:
-            raise ValueError(
-                f"the dataset has columns {taken}, which reward functions get from the trainer; rename them"
-            )
+        self.protocol = protocol
+        check_trainer(self, parser=parser)
         self.hide_lifecycle_methods()
         if self.rollout_func is not None:
             self.rollout_func = checked_rollout_func(self.rollout_func)
+            self.mask_truncated_completions = self.args.unfinished_policy == "mask_loss"  # by TRL: nobody else can tell
         self.sampler: Sampler | None = None  # one set here plays every batch instead of the configured one
-        self.protocol = protocol
         self.keeps_cache = keeps_cache(self)
         self.tree_forward = tree_forward(self.model, wanted=self.args.shared_prefix)
         self.tool_runner = ToolRunner(timeout_s=self.args.tool_timeout_s, retries=self.args.tool_retries)
@@ -162,6 +160,7 @@ class EnvMaskGRPOTrainer(HookedGRPOTrainer):
 
     def adjust_rewards(self, rewards_per_func: Tensor) -> Tensor:
         """Take rollouts that are to be dropped out of their group's baseline: a NaN is not scored."""
+        check_finite(rewards_per_func, self.reward_func_names)
         self.rewards_per_func = rewards_per_func
         self.step_log.rewards(rewards_per_func)
         if "drop" not in (self.args.unfinished_policy, self.args.void_policy) or not self.columns:

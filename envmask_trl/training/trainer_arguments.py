@@ -1,0 +1,94 @@
+"""What a trainer was given, checked before anything is sampled. Knows data sets and options: no tensors."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from datasets import Dataset
+from pyarrow import compute
+from pyarrow.types import is_large_list, is_large_string, is_list, is_string
+
+from .rows import REWARD_COLUMNS
+
+if TYPE_CHECKING:
+    from .trainer import EnvMaskGRPOTrainer
+
+
+def check_trainer(trainer: "EnvMaskGRPOTrainer", *, parser: object | None) -> None:
+    """Raise ValueError on data that no rollout could start from, and on arguments that nothing would read."""
+    evaluated = trainer.eval_dataset
+    named = {"train_dataset": trainer.train_dataset}
+    named |= dict(evaluated) if isinstance(evaluated, Mapping) else {"eval_dataset": evaluated}
+    for name, dataset in named.items():
+        check_dataset(name, dataset, has_tools=bool(trainer.tools))
+    if trainer.rollout_func is not None:
+        check_beside_rollout_func(trainer, parser=parser)
+    elif parser is not None and not trainer.tools and trainer.protocol is None:
+        raise ValueError("parser reads calls, but there is no tool to call; pass tools, or leave parser out")
+
+
+def check_dataset(name: str, dataset: Any, *, has_tools: bool) -> None:
+    """Columns, and in a data set that is at hand, every prompt.
+
+    Raises:
+        ValueError: names the data set, and the row.
+    """
+    columns = getattr(dataset, "column_names", None)
+    if columns is None:
+        return
+    taken = sorted(set(REWARD_COLUMNS) & set(columns))
+    if taken:
+        raise ValueError(
+            f"the dataset has columns {taken}, which reward functions get from the trainer; rename them ({name})"
+        )
+    if "prompt" not in columns:
+        raise ValueError(f"{name} has the columns {columns}, expected one named 'prompt'; rename the one with prompts")
+    if not isinstance(dataset, Dataset):
+        return
+    row = first_without_prompt(dataset)
+    if row is not None:
+        raise ValueError(
+            f"{name} has no prompt in row {row}, found {dataset[row]['prompt']!r}, expected a text or at least one "
+            "message; remove the row"
+        )
+    if has_tools and len(dataset) and isinstance(dataset[0]["prompt"], str):
+        raise ValueError(
+            f"the prompts of {name} are texts, which the chat template cannot show tools in; make each a list of "
+            "messages such as [{'role': 'user', 'content': '...'}]"
+        )
+
+
+def first_without_prompt(dataset: Dataset) -> int | None:
+    """The first row whose prompt is None, an empty text or an empty list; counted in Arrow, no row is decoded."""
+    column = dataset.select_columns(["prompt"]).with_format("arrow")[:]["prompt"]
+    if is_string(column.type) or is_large_string(column.type):
+        lengths = compute.binary_length(column)
+    elif is_list(column.type) or is_large_list(column.type):
+        lengths = compute.list_value_length(column)
+    else:
+        return None
+    row = compute.index(compute.equal(compute.fill_null(lengths, 0), 0), True).as_py()
+    return None if row < 0 else row
+
+
+def check_beside_rollout_func(trainer: "EnvMaskGRPOTrainer", *, parser: object | None) -> None:
+    """A rollout function samples and calls by itself: options of our loop would change nothing.
+
+    Raises:
+        ValueError: names them.
+    """
+    args = trainer.args
+    unread = {
+        "tools or environment_factory": trainer.tools,
+        "parser": parser,
+        "protocol": trainer.protocol,
+        "sampler": args.sampler != "auto",
+        "mask_env_tokens=False": not args.mask_env_tokens,
+        "unfinished_policy='drop'": args.unfinished_policy == "drop",
+        "void_policy": args.void_policy != "train",
+    }
+    found = [name for name, is_given in unread.items() if is_given]
+    if found:
+        raise ValueError(
+            f"{', '.join(found)} beside rollout_func, which plays the rollouts itself and would ignore it; leave out "
+            "one of the two"
+        )

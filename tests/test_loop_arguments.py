@@ -1,0 +1,162 @@
+"""What `run_rollouts` is given wrongly is one sentence before anything is played, and nothing given is ignored."""
+
+import json
+
+import pytest
+
+from envmask_trl import (
+    CallStatus,
+    ParsedTurn,
+    RolloutLimits,
+    Sample,
+    ScriptedSampler,
+    StopReason,
+    ToolCall,
+    run_rollouts,
+)
+from envmask_trl.rollout.episodes import Episode, all_tools
+
+from .scripted_turns import ANSWER, PROMPT, call, ids, play, text, tokenizer, weather
+
+
+class EmptyRoom:
+    """An environment that is falsy, as one with a length of 0 is."""
+
+    def reset(self, **row):
+        return None
+
+    def __len__(self):
+        return 0
+
+    def look(self) -> str:
+        """Look around."""
+        return "nothing"
+
+
+def reads_calls(turn: str) -> ParsedTurn:
+    """A parser of JSON that does not care what it is given."""
+    if not turn.startswith("{"):
+        return ParsedTurn("answer", {"role": "assistant", "content": turn})
+    function = json.loads(turn.removesuffix("<|im_end|>"))
+    name, arguments = function["name"], function["arguments"]
+    entry = {"type": "function", "function": {"name": name, "arguments": arguments}}
+    message = {"role": "assistant", "content": "", "tool_calls": [entry]}
+    return ParsedTurn("calls", message, (ToolCall("", name, arguments),))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"prompts": "How warm?"}, r"prompts is a single prompt, expected a list .*; write \[prompt\]"),
+        ({"prompts": PROMPT}, r"prompts is a single prompt, expected a list .*; write \[prompt\]"),
+        ({"prompts": [None]}, "prompt 0 is a NoneType, expected a text or a list"),
+        ({"prompts": [[]]}, "prompt 0 is an empty list, expected a text or a list of at least one message"),
+        ({"prompts": [[{"content": "x"}]]}, "prompt 0: message 0 has no role, expected a dict"),
+        ({"prompts": [["x"]]}, "prompt 0: message 0 is a str, expected a dict"),
+        ({"prompt_ids": [[1], [2]]}, "prompt_ids has 2 entries but there are 1 prompts"),
+        ({"prompt_ids": []}, "prompt_ids has 0 entries but there are 1 prompts"),
+        ({"prompt_ids": [[]]}, "prompt_ids of prompt 0 is empty"),
+        ({"tools": weather}, r"tools is a function, expected a list of functions; write \[tool\]"),
+        ({"tools": "weather"}, "tools is a str, expected a list of functions"),
+        ({"tools": [{"name": "weather"}]}, "tool 0 is a dict, expected a function"),
+        ({"rows": [{}]}, "rows are what new environments are reset with, but environments is no factory"),
+        ({"environments": object()}, "environments is one object, which rollouts cannot share; pass its class"),
+        ({"limits": {"max_turn_tokens": 3}}, r"limits is a dict, expected RolloutLimits\(...\)"),
+        ({"parser": "hermes"}, "parser is a str, expected a function"),
+        ({"parser": reads_calls, "tools": None}, "parser reads calls, but no rollout has a tool to call; pass tools"),
+        ({"stop_token_ids": 5}, "stop_token_ids is 5, expected a collection of token ids"),
+        ({"stop_token_ids": [None]}, r"stop_token_ids is \[None\], expected a collection of token ids"),
+    ],
+)
+def test_an_argument_of_which_no_rollout_could_be_made_is_named_before_anything_is_played(arguments, message):
+    """One prompt in place of a list was played letter by letter; rows without a factory were ignored."""
+    sampler = ScriptedSampler([[ids(ANSWER)]])
+    given = {"prompts": [PROMPT], "tools": [weather], **arguments}
+    with pytest.raises(ValueError, match=message):
+        run_rollouts(given.pop("prompts"), tokenizer=tokenizer(), sampler=sampler, **given)
+    assert sampler.seen == []
+
+
+@pytest.mark.parametrize("environments", [EmptyRoom, [EmptyRoom()]], ids=["factory", "instances"])
+def test_an_environment_that_is_falsy_keeps_its_tools(environments):
+    (row,) = play([call("look", "{}"), ANSWER], tools=(), environments=environments)
+    assert [result.content for result in row.tool_results] == ["nothing"]
+
+
+@pytest.mark.parametrize("turn", ['{"name": "weather", }', '{"arguments": {}}', '{"name": "wea'])
+def test_a_turn_that_an_own_parser_cannot_read_is_answered_and_the_other_rollouts_go_on(turn):
+    """I-51, I-50: an unguarded json.loads in a parser ended all rollouts."""
+    good = '{"name": "weather", "arguments": {"city": "Oslo"}}<|im_end|>'
+    first, second = play([turn + "<|im_end|>", ANSWER], [good, ANSWER], parser=reads_calls)
+    assert first.tool_results[0].status is CallStatus.MALFORMED and "nothing was run" in text(first)
+    assert first.stop_reason is StopReason.ANSWERED and second.tool_results[0].status is CallStatus.OK
+
+
+def test_a_parser_that_returns_no_turn_is_named():
+    with pytest.raises(ValueError, match="the parser returned a NoneType, expected a ParsedTurn"):
+        play([ANSWER], parser=lambda turn: None)
+
+
+def test_the_loop_ends_turns_where_the_sampler_does():
+    """I-47: a model stops at more ids than the tokenizer's eos; no second closer is written behind such a turn."""
+
+    class StopsAtTwo(ScriptedSampler):
+        def __init__(self, scripts, stop_ids):
+            super().__init__(scripts)
+            self.stop_ids = stop_ids
+
+    (other,) = ids("<|im_start|>")
+    eos = tokenizer().eos_token_id
+    scripts = [[(*ids(call())[:-1], other), ids(ANSWER)]]
+    rows = [
+        run_rollouts(
+            [PROMPT], tokenizer=tokenizer(), sampler=StopsAtTwo(scripts, stop_ids), tools=[weather], **options
+        )[0]
+        for stop_ids, options in (({eos, other}, {}), (None, {"stop_token_ids": {eos, other}}))
+    ]
+    assert rows[0].completion_ids == rows[1].completion_ids
+    behind = len(scripts[0][0])
+    assert rows[0].completion_ids[behind] != eos
+
+
+def test_a_parser_knows_the_tools_of_every_rollout():
+    """I-24: arguments written as bare text are typed by the schema of their own tool, not of the first rollout's."""
+
+    def count(n: int) -> str:
+        return "ok"
+
+    episodes = [Episode(PROMPT, [weather]), Episode(PROMPT, [count, weather]), Episode(PROMPT, [])]
+    assert all_tools(episodes) == [weather, count]
+
+
+def test_a_sampler_that_returns_fewer_samples_than_contexts_is_named():
+    class Short:
+        def sample(self, contexts, max_new_tokens):
+            return [Sample(ids(ANSWER), None, "stop")]
+
+    with pytest.raises(ValueError, match="the sampler returned 1 samples for 2 contexts"):
+        run_rollouts([PROMPT] * 2, tokenizer=tokenizer(), sampler=Short(), tools=[weather])
+    with pytest.raises(ValueError, match="rollout 1 has no script, there are 1"):
+        run_rollouts([PROMPT] * 2, tokenizer=tokenizer(), sampler=ScriptedSampler([[ids(ANSWER)]]), tools=[weather])
+
+
+@pytest.mark.parametrize("reason", ["eos", "max_tokens", None])
+def test_a_finish_reason_that_the_loop_does_not_know_is_refused(reason):
+    """I-49: a turn cut by its budget under another word would be taken for a whole one, and its calls run."""
+    with pytest.raises(ValueError, match=r"expected 'stop' .* or 'length'"):
+        Sample((1,), None, reason)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("max_completion_length", None),
+        ("max_completion_length", 12.5),
+        ("max_completion_length", "12"),
+        ("max_tool_calling_iterations", None),
+        ("max_turn_tokens", True),
+    ],
+)
+def test_a_limit_that_is_no_whole_number_is_named(name, value):
+    with pytest.raises(ValueError, match=f"RolloutLimits.{name} is {value!r}, expected a whole number"):
+        RolloutLimits(**{name: value})
