@@ -71,6 +71,10 @@ def test_wrong_questions_are_named(tmp_path):
     path.write_text('{"question": "q", "answer": "a"}\n{"question": "q"}\n')
     with pytest.raises(ValueError, match=r"line 2: found \['question'\], expected `question` and `answer`"):
         read_questions(path)
+    for line, found in (("{", "not JSON"), ("[1]", "found list")):
+        path.write_text(f"{line}\n")
+        with pytest.raises(ValueError, match=f"line 1: {found}"):
+            read_questions(path)
     with pytest.raises(ValueError, match="10 questions, 8 of them held out, leave 0 for steps of 4"):
         split([{}] * 10, 8, 4)
 

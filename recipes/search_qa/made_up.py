@@ -10,6 +10,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, set_seed
 from envmask_trl import BM25Retriever, RolloutLimits, SearchTool, TagProtocol, view
 
 from ..models import quickstart_model
+from ..weather_calculator.quickstart import save
 from ..weather_calculator.report import peak_memory_gib
 from ..weather_calculator.warm_start import BATCH_SIZE, NEIGHBOURHOOD, learn
 from .clock import Clock
@@ -120,9 +121,3 @@ def warm_start(model: PreTrainedModel, lesson: list[Row]) -> None:
     together = NEIGHBOURHOOD * BATCH_SIZE
     neighbourhoods = [lesson[first : first + together] for first in range(0, len(lesson), together)]
     learn(model, neighbourhoods, steps=len(lesson) // BATCH_SIZE, decay_from=DECAY_FROM)
-
-
-def save(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
-    """Write a checkpoint that transformers loads."""
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)

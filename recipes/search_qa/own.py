@@ -79,14 +79,22 @@ def run_on_own_data(options: Namespace) -> dict:
 
 
 def read_questions(path: Path) -> list[dict]:
-    """The rows of a JSONL file with `question` and `answer` (a text, or a list of alternatives)."""
+    """The rows of a JSONL file with `question` and `answer` (a text, or a list of alternatives).
+
+    Raises:
+        ValueError: a line is something else, with file and line.
+    """
     rows = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+    for number, line in enumerate(path.read_text(encoding="utf-8").split("\n"), start=1):
         if not line.strip():
             continue
-        row = json.loads(line)
-        if not row.get("question") or not row.get("answer"):
-            raise ValueError(f"{path}, line {number}: found {sorted(row)}, expected `question` and `answer`")
+        try:
+            row = json.loads(line)
+        except ValueError as error:
+            raise ValueError(f"{path}, line {number}: not JSON ({error}); expected one object a line") from error
+        if not isinstance(row, dict) or not row.get("question") or not row.get("answer"):
+            found = sorted(row) if isinstance(row, dict) else type(row).__name__
+            raise ValueError(f"{path}, line {number}: found {found}, expected `question` and `answer`")
         rows.append(row)
     return rows
 
