@@ -92,8 +92,8 @@ def test_the_rewards_pay_for_the_answer_and_for_steps_towards_it():
     completions = [[*turns, right], [*turns[:1], *turns[:1], wrong], [right], [turns[0], turns[2], wrong]]
     columns = {"answer": [row["answer"]] * 4, "needed": [row["needed"]] * 4}
     assert correct_answer(completions, **columns) == [1.0, 0.0, 1.0, 0.0]
-    assert needed_calls(completions, **columns) == [1.0, 1 / 3, 0.0, 2 / 3]  # a repeated call counts once
-    assert needed_calls([[*turns[:2], *turns[:2], wrong]], needed=[row["needed"]]) == [2 / 4]  # and costs
+    assert needed_calls(completions, **columns) == [1.0, 1 / 4, 0.0, 2 / 3]  # a repeated call counts once, and costs
+    assert needed_calls([[*turns[:2], *turns[:2], wrong]], needed=[row["needed"]]) == [2 / 5]
 
 
 def test_training_and_test_have_different_weather():

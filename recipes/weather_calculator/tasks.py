@@ -192,15 +192,16 @@ def is_answer(messages: list[dict], answer: str) -> bool:
 
 
 def needed_calls(completions: list[list[dict]], needed: list[list[str]], **_: object) -> list[float]:
-    """The needed calls that were made, each counted once, over the calls that were needed or made, whichever are more.
+    """The share of the needed calls that were made; a call that repeats one counts as a further one that was missed.
 
     A question of three calls is at first never answered by chance; this says which step was a step towards it, and that
-    looking up what is known already is none. 0.0 where no call is needed.
+    looking up once more what is known is none. 0.0 where no call is needed.
     """
     rewards = []
     for messages, wanted in zip(completions, needed, strict=True):
         made = made_calls(messages)
-        rewards.append(len(set(wanted) & set(made)) / max(1, len(wanted), len(made)))
+        repeats = len(made) - len(set(made))
+        rewards.append(len(set(wanted) & set(made)) / max(1, len(wanted) + repeats))
     return rewards
 
 
