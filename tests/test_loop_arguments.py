@@ -6,6 +6,7 @@ import pytest
 
 from envmask_trl import (
     CallStatus,
+    ObservationEncoder,
     ParsedTurn,
     RolloutLimits,
     Sample,
@@ -77,6 +78,20 @@ def test_an_argument_of_which_no_rollout_could_be_made_is_named_before_anything_
     assert sampler.seen == []
 
 
+@pytest.mark.parametrize(
+    ("template", "message"),
+    [
+        ("{{ raise_exception('roles must alternate') }}", "TemplateError: roles must alternate"),
+        ("{{ 1 / 0 }}", "ZeroDivisionError"),
+        ("{% for m in messages %}", "TemplateSyntaxError"),
+    ],
+)
+def test_a_template_that_raises_on_a_prompt_is_named_with_the_prompt(template, message):
+    """I-23."""
+    with pytest.raises(ValueError, match=f"the chat template cannot show the prompt .*How warm.*: {message}"):
+        play([ANSWER], template_kwargs={"chat_template": template})
+
+
 @pytest.mark.parametrize("environments", [EmptyRoom, [EmptyRoom()]], ids=["factory", "instances"])
 def test_an_environment_that_is_falsy_keeps_its_tools(environments):
     (row,) = play([call("look", "{}"), ANSWER], tools=(), environments=environments)
@@ -127,6 +142,29 @@ def test_a_parser_knows_the_tools_of_every_rollout():
 
     episodes = [Episode(PROMPT, [weather]), Episode(PROMPT, [count, weather]), Episode(PROMPT, [])]
     assert all_tools(episodes) == [weather, count]
+
+
+@pytest.mark.parametrize(
+    ("options", "given", "message"),
+    [
+        (
+            {"template_kwargs": {"enable_thinking": False}},
+            {},
+            "template_kwargs={'enable_thinking': False}, the prompts {}",
+        ),
+        (
+            {},
+            {"template_kwargs": {"enable_thinking": False}},
+            "template_kwargs={}, the prompts {'enable_thinking': False}",
+        ),
+        ({"tools": [weather, print]}, {}, r"tools \['print', 'weather'\], the rollouts \['weather'\]"),
+    ],
+)
+def test_an_encoder_under_another_template_than_the_prompts_is_refused(options, given, message):
+    """I-24."""
+    encoder = ObservationEncoder(tokenizer(), stop_token_ids={tokenizer().eos_token_id}, **options)
+    with pytest.raises(ValueError, match=message):
+        play([call(), ANSWER], encoder=encoder, **given)
 
 
 def test_a_sampler_that_returns_fewer_samples_than_contexts_is_named():

@@ -109,6 +109,8 @@ def test_a_template_that_raises_on_a_users_question():
     verdict = judged("{{ raise_exception('no system message') }}")
     assert verdict.kinds == (FindingKind.RAISES,)
     assert "raises on a user's question: no system message; pass another chat_template" in str(verdict)
+    for template, error in (("{{ 1 / 0 }}", "ZeroDivisionError"), ("{{ 'a'.index('b') }}", "substring not found")):
+        assert judged(template).kinds == (FindingKind.RAISES,) and error in str(judged(template))
 
 
 def test_inputs_on_which_a_template_raises_are_named():

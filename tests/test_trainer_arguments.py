@@ -5,6 +5,7 @@ import torch
 from datasets import Dataset
 
 from envmask_trl import EnvMaskGRPOConfig, EnvMaskGRPOTrainer
+from envmask_trl.training.sampling import open_sampler
 
 from .tiny import add, impatient_model, tiny_tokenizer, user
 
@@ -142,6 +143,23 @@ def test_tensors_of_a_rollout_function_are_rows_too(tmp_path):
     trainer.after_scoring = batches.append
     trainer.train()
     assert batches[0]["tool_mask"].tolist() == [[1, 0, 1]] * 4
+
+
+@pytest.mark.parametrize("option", ["max_new_tokens", "max_length", "eos_token_id", "num_return_sequences"])
+def test_an_option_of_generate_that_turns_do_not_read_is_refused(option, tmp_path):
+    with pytest.raises(ValueError, match=f"generation_kwargs has {option}, .*; set"):
+        make_trainer(tmp_path, generation_kwargs={option: 3})
+
+
+def test_beams_are_not_ignored_but_left_to_generate(tmp_path):
+    assert not make_trainer(tmp_path, generation_kwargs={"num_beams": 2}).keeps_cache
+
+
+def test_stop_strings_of_generation_kwargs_end_a_turn(tmp_path):
+    trainer = make_trainer(tmp_path, generation_kwargs={"stop_strings": "a"})
+    with open_sampler(trainer) as sampler:
+        assert [list(criterion.stop_strings) for criterion in sampler.criteria] == [["a"]]
+    trainer.train()
 
 
 @pytest.mark.parametrize("value", [float("inf"), float("-inf")])

@@ -116,6 +116,6 @@ def test_a_prompt_is_encoded_once_for_its_group_and_each_member_gets_its_own(tmp
 def test_a_template_whose_turns_end_with_no_stop_token_is_refused_when_the_trainer_is_made(tmp_path, monkeypatch):
     tokenizer = tiny_tokenizer()
     tokenizer.chat_template = tokenizer.chat_template.replace("<|im_end|>", "")
-    monkeypatch.setattr("tests.test_trainer.tiny_tokenizer", lambda: tokenizer)
+    monkeypatch.setattr("tests.trained_scripts.tiny_tokenizer", lambda: tokenizer)
     with pytest.raises(ValueError, match="without a stop token"):
         make_trainer(tmp_path, half)

@@ -6,6 +6,7 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 from .limits import RolloutLimits
+from .turn_block import BlockRenderer
 
 
 def check_arguments(
@@ -89,6 +90,25 @@ def known_stop_ids(
     if needed and given is None and not found:
         raise ValueError("the tokenizer has no eos token, which ends a turn; set tokenizer.eos_token or stop_token_ids")
     return frozenset(found)
+
+
+def check_encoder(encoder: Any, tools: Sequence[Callable[..., Any]] | None, template_kwargs: Mapping[str, Any]) -> None:
+    """Raise where observations would be written under another template than the prompts: other arguments or tools.
+
+    An encoder without tools of its own is not asked about them.
+    """
+    renderer = getattr(encoder, "renderer", None)
+    if not isinstance(renderer, BlockRenderer):
+        return
+    if renderer.template_kwargs != dict(template_kwargs):
+        raise ValueError(
+            f"the encoder has template_kwargs={renderer.template_kwargs}, the prompts {dict(template_kwargs)}; "
+            "give both the same"
+        )
+    known = {tool.__name__ for tool in renderer.tools or () if hasattr(tool, "__name__")}
+    shown = {tool.__name__ for tool in tools or ()}
+    if known and known != shown:
+        raise ValueError(f"the encoder has the tools {sorted(known)}, the rollouts {sorted(shown)}; give both the same")
 
 
 def check_samples(samples: Sequence[Any], contexts: Sequence[Any]) -> None:

@@ -99,16 +99,22 @@ def encode_prompt(
     """The ids of a prompt, the opening of the model's turn included; a text is encoded as it is.
 
     Raises:
-        ValueError: tools with a prompt that is a text, or a prompt without tokens.
+        ValueError: tools with a prompt that is a text, a template that raises, or a prompt without tokens.
     """
     if isinstance(prompt, str):
         if tools:
             raise ValueError("tools need a prompt of messages, which the chat template can show them in; found a text")
         ids = tokenizer(prompt)["input_ids"]
     else:
-        ids = tokenizer.apply_chat_template(
-            prompt, tools=list(tools) or None, add_generation_prompt=True, return_dict=False, **template_kwargs
-        )
+        try:
+            ids = tokenizer.apply_chat_template(
+                prompt, tools=list(tools) or None, add_generation_prompt=True, return_dict=False, **template_kwargs
+            )
+        except Exception as error:  # a template, and the tools' own docstrings, may raise anything
+            raise ValueError(
+                f"the chat template cannot show the prompt {str(prompt)[:80]!r} and its tools: "
+                f"{type(error).__name__}: {error}"
+            ) from error
     if not ids:
         raise ValueError(f"the prompt {prompt!r} has no tokens")
     return tuple(ids)

@@ -13,7 +13,7 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 from ..trajectory import CallStatus, StopReason, ToolCall, ToolResult, Trajectory
-from .arguments import check_arguments, check_parser_has_use, check_samples, known_stop_ids
+from .arguments import check_arguments, check_encoder, check_parser_has_use, check_samples, known_stop_ids
 from .environments import is_done, tools_by_name
 from .episodes import Environments, Episode, all_tools, encode_prompt, open_episodes
 from .limits import RolloutLimits
@@ -108,6 +108,8 @@ def run_rollouts(
                 state.tools = protocol.tools
         used = all_tools(episodes)
         stop_ids = known_stop_ids(stop_token_ids, sampler, tokenizer, needed=bool(used))
+        if prompt_ids is None:
+            check_encoder(encoder, used, kwargs)
         if used:
             parser = parser or TemplateParser(tokenizer, tools=used, stop_token_ids=stop_ids, template_kwargs=kwargs)
             encoder = encoder or ObservationEncoder(

@@ -63,9 +63,16 @@ def render(
     add_generation_prompt: bool = False,
 ) -> str:
     """The text of a conversation; `tools=[]` is passed as None because some templates write a preamble for it."""
-    text = tokenizer.apply_chat_template(
-        messages, tools=tools or None, tokenize=False, add_generation_prompt=add_generation_prompt, **template_kwargs
-    )
+    try:
+        text = tokenizer.apply_chat_template(
+            messages,
+            tools=tools or None,
+            tokenize=False,
+            add_generation_prompt=add_generation_prompt,
+            **template_kwargs,
+        )
+    except (ArithmeticError, LookupError, AttributeError, RecursionError) as error:  # a template may do anything
+        raise TemplateError(f"{type(error).__name__}: {error}") from error
     assert isinstance(text, str)
     return text
 

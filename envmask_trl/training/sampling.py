@@ -52,7 +52,7 @@ def open_sampler(trainer: "EnvMaskGRPOTrainer") -> Iterator[Sampler]:
             model,
             trainer.processing_class,
             stop_token_ids=trainer.eos_token_ids,
-            stop_strings=trainer.protocol.stop_strings if trainer.protocol else (),
+            stop_strings=stop_strings(trainer),
             generation_kwargs=sampling_options(trainer),
         )
 
@@ -84,10 +84,21 @@ def why_not_local(trainer: "EnvMaskGRPOTrainer") -> str | None:
         return f"the weights may be spread over processes ({distributed_type.value})"
     if trainer.generation_kwargs.get("cache_implementation") not in (None, "dynamic"):
         return f"cache_implementation is {trainer.generation_kwargs['cache_implementation']!r}"
+    if trainer.generation_kwargs.get("num_beams") not in (None, 1):
+        return f"num_beams is {trainer.generation_kwargs['num_beams']}"
     return None
+
+
+def stop_strings(trainer: "EnvMaskGRPOTrainer") -> list[str]:
+    """The protocol's closing tags, and those of `generation_kwargs`, one text or several."""
+    given = trainer.generation_kwargs.get("stop_strings") or []
+    return [
+        *(trainer.protocol.stop_strings if trainer.protocol else ()),
+        *([given] if isinstance(given, str) else given),
+    ]
 
 
 def sampling_options(trainer: "EnvMaskGRPOTrainer") -> dict[str, Any]:
     """Fields of `GenerationConfig` that say how a token is sampled."""
-    apart = ("max_new_tokens", "cache_implementation", "eos_token_id")
+    apart = ("max_new_tokens", "cache_implementation", "eos_token_id", "stop_strings")
     return {name: value for name, value in trainer.generation_kwargs.items() if name not in apart}

@@ -12,6 +12,13 @@ from .rows import REWARD_COLUMNS
 if TYPE_CHECKING:
     from .trainer import EnvMaskGRPOTrainer
 
+ELSEWHERE = {  # options of `generate` that this library has another place for
+    "max_new_tokens": "set max_turn_tokens or max_completion_length",
+    "max_length": "set max_completion_length",
+    "eos_token_id": "set model.generation_config.eos_token_id",
+    "num_return_sequences": "set num_generations",
+}
+
 
 def check_trainer(trainer: "EnvMaskGRPOTrainer", *, parser: object | None) -> None:
     """Raise ValueError on data that no rollout could start from, and on arguments that nothing would read."""
@@ -20,6 +27,10 @@ def check_trainer(trainer: "EnvMaskGRPOTrainer", *, parser: object | None) -> No
     named |= dict(evaluated) if isinstance(evaluated, Mapping) else {"eval_dataset": evaluated}
     for name, dataset in named.items():
         check_dataset(name, dataset, has_tools=bool(trainer.tools))
+    given = trainer.args.generation_kwargs or {}
+    for option, remedy in ELSEWHERE.items():
+        if option in given:
+            raise ValueError(f"generation_kwargs has {option}, which the turns of a rollout do not read; {remedy}")
     if trainer.rollout_func is not None:
         check_beside_rollout_func(trainer, parser=parser)
     elif parser is not None and not trainer.tools and trainer.protocol is None:
