@@ -104,7 +104,7 @@ def test_a_searching_demonstration_is_the_rollout_of_the_same_turns():
 
 
 def test_a_closing_tag_that_tokenises_differently_in_context_is_found_or_the_row_fails():
-    """The notes' boundary example on Qwen's real vocabulary: `>` is `>` alone, `>\\n\\n` before a paragraph."""
+    """On Qwen's real vocabulary: `>` is `>` alone, `>\\n\\n` before a paragraph."""
     tokenizer = load("qwen3")
     ids = tokenizer(SEARCH)["input_ids"]
     alone = tokenizer("</information>")["input_ids"]

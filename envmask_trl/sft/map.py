@@ -46,8 +46,9 @@ def mask_observations(
         batch: without `tags`, column `messages`: system and user messages, then assistant and tool messages in turn. An
             assistant message may carry `tool_calls`, or be written out as text in `content`, broken calls included. A
             column `tools` (JSON text or lists) gives each row its own.
-            With `tags`, columns `prompt` (text or messages, never learned) and `completion`, or `text` alone, of which
-            all but the observations is learned; optionally `observations`, lists of their contents.
+            With `tags`, columns `prompt` (text or messages, never learned) and `completion`, or `text` alone, which is
+            learned, observations aside, from its first tag on (all of it with encoding="whole"); optionally
+            `observations`, lists of their contents.
         tokenizer: a fast tokenizer; conversations need its chat template.
         tools: functions, or their JSON schemas, that the prompt shows to the model.
         tags: a pair of tags around observations, a `TagFormat`, or "react", "thought_action", "search_r1".
@@ -177,8 +178,9 @@ def mask_dataset(
         The rows that are kept, with `input_ids` and `labels` (and `loss_weights`), in order; and the report.
 
     Raises:
-        TooManyDropped: more rows were dropped than `max_drop_rate` allows, or all; its `report` says which.
-        ValueError: no row has an observation in the format of `tags`, so the data must be in another one.
+        TooManyDropped: more rows were dropped than `max_drop_rate` allows, or all, or no row has an observation in the
+            format of `tags`, so the data must be in another one; its `report` says which.
+        ValueError: not a `datasets.Dataset`, or no such `source_column`.
     """
     if not isinstance(dataset, Dataset):
         raise ValueError(

@@ -58,8 +58,8 @@ def neighbour_effects(model: PreTrainedModel) -> tuple[float, float]:
         )
     finally:
         model.train(was_training)
-    largest = alone.abs().max()
-    return tuple(float((behind_one - other).abs().max() / largest) for other in (behind_other, alone))  # type: ignore
+    seen, moved = ((behind_one - other).abs().max() / alone.abs().max() for other in (behind_other, alone))
+    return seen.item(), moved.item()
 
 
 def logits(model: PreTrainedModel, rows: list[list[int]]) -> torch.Tensor:
