@@ -3,8 +3,8 @@
 import json
 
 from recipes.credit.__main__ import main
-from recipes.credit.report import smoothed
 from recipes.credit.tasks import Picking
+from recipes.experiments.comparison import smoothed
 
 
 def played(task, *colours):

@@ -4,7 +4,6 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from statistics import mean
 from typing import Any
 
 import matplotlib
@@ -12,7 +11,7 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
-from ..experiments.comparison import interval
+from ..experiments.comparison import interval, smoothed
 from .tasks import TASKS
 from .train import CREDITS, LAST, Run
 
@@ -62,7 +61,7 @@ def plot(runs: Sequence[Run], path: Path) -> None:
     figure, axes = plt.subplots(1, len(TASKS), figsize=(5 * len(TASKS), 3.6), layout="constrained", sharey=True)
     for axis, task in zip(axes, TASKS, strict=True):
         for credit in CREDITS:
-            curves = [smoothed(run.success) for run in of(runs, task, credit)]
+            curves = [smoothed(run.success, LAST) for run in of(runs, task, credit)]
             points = [interval(values) for values in zip(*curves, strict=True)]
             steps = list(range(1, len(points) + 1))
             (line,) = axis.plot(steps, [point.mean for point in points], label=credit)
@@ -73,8 +72,3 @@ def plot(runs: Sequence[Run], path: Path) -> None:
     axes[0].legend(loc="upper left", fontsize=8)
     figure.savefig(path, dpi=120)
     plt.close(figure)
-
-
-def smoothed(values: Sequence[float]) -> list[float]:
-    """The mean of each value and the ones before it, as many as are counted at the end."""
-    return [mean(values[max(0, end - LAST) : end]) for end in range(1, len(values) + 1)]

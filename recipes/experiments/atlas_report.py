@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 from math import ceil
 from pathlib import Path
 
-from .comparison import interval, sign_flip_p
+from .comparison import interval, smoothed
 from .findings import only_here
 from .markdown import replace_section
-from .mask_report import COMPARED, Seeds, draw_curve, smoothed, success, tail_mean
+from .mask_report import COMPARED, Seeds, draw_curve, paired_difference, success, tail_mean
 from .records import Record, by_arm
 
 CLEAN = "clean"
@@ -52,11 +52,7 @@ def atlas_table(arms: Mapping[str, Seeds]) -> str:
 def difference(seeds: Seeds, arms: Mapping[str, Seeds]) -> tuple[str, str]:
     """The mean of the seeds' differences to the clean run with its interval, and p."""
     clean = arms.get(CLEAN, {})
-    shared = sorted(set(seeds) & set(clean))
-    if seeds is clean or not shared:
-        return "", ""
-    apart = [success(seeds[seed], "sampled", COMPARED) - success(clean[seed], "sampled", COMPARED) for seed in shared]
-    return str(interval(apart)), f"{sign_flip_p(apart):.3g}"
+    return ("", "") if seeds is clean else paired_difference(seeds, clean)
 
 
 def named_by(arm: str, arms: Mapping[str, Seeds]) -> str:

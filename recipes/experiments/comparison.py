@@ -36,6 +36,11 @@ def interval(values: Sequence[float]) -> Interval:
     return Interval(mean(values), t * stdev(values) / sqrt(len(values)))
 
 
+def smoothed(values: Sequence[float], width: int = 5) -> list[float]:
+    """The mean of each value and of the `width - 1` before it."""
+    return [sum(values[max(0, end - width) : end]) / min(end, width) for end in range(1, len(values) + 1)]
+
+
 def sign_flip_p(differences: Sequence[float]) -> float:
     """The two-sided p-value of the exact paired sign-flip permutation test (Fisher, 1935).
 

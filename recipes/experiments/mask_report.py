@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from .comparison import interval, sign_flip_p
+from .comparison import interval, sign_flip_p, smoothed
 from .markdown import replace_section
 from .records import Record, by_arm
 
@@ -52,13 +52,15 @@ def success_table(arms: Mapping[str, Seeds]) -> str:
 
 def difference(arm: str, arms: Mapping[str, Seeds]) -> tuple[str, str]:
     """The mean of the seeds' differences to the partner with its interval, and p; empty without a partner."""
-    other = arms.get(partner(arm), {})
-    shared = sorted(set(arms[arm]) & set(other))
-    if not arm.startswith("off") or not shared:
+    return paired_difference(arms[arm], arms.get(partner(arm), {})) if arm.startswith("off") else ("", "")
+
+
+def paired_difference(seeds: Seeds, others: Seeds) -> tuple[str, str]:
+    """Sampled success of the seeds that both have, minus that of `others`: its mean with its interval, and p."""
+    shared = sorted(set(seeds) & set(others))
+    if not shared:
         return "", ""
-    apart = [
-        success(arms[arm][seed], "sampled", COMPARED) - success(other[seed], "sampled", COMPARED) for seed in shared
-    ]
+    apart = [success(seeds[seed], "sampled", COMPARED) - success(others[seed], "sampled", COMPARED) for seed in shared]
     return str(interval(apart)), f"{sign_flip_p(apart):.3g}"
 
 
@@ -135,8 +137,3 @@ def draw_curve(axes: Any, seeds: Seeds, name: str, *, label: str, color: str) ->
     if len(smooth) > 1:
         low, high = ([value.mean + sign * value.half for value in found] for sign in (-1, 1))
         axes.fill_between(steps, low, high, color=color, alpha=0.15, lw=0)
-
-
-def smoothed(values: list[float], width: int = 5) -> list[float]:
-    """The mean of each value and of the `width - 1` before it."""
-    return [sum(values[max(0, end - width) : end]) / min(end, width) for end in range(1, len(values) + 1)]

@@ -4,6 +4,7 @@ import argparse
 import multiprocessing
 import tempfile
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ AUDITED_ROWS, QUICK_AUDITED_ROWS = 32, 8  # of a step's 64 rollouts: half of its
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class Job(ABC):
     """One arm of one seed, and where it finds what it needs; small enough to be given to another process."""
 
     arm: str
@@ -30,12 +31,13 @@ class Job:
     steps: int = STEPS
     quick: bool = False
 
+    @abstractmethod
     def plan(self) -> Plan:
-        raise NotImplementedError(f"{type(self).__name__} must define plan")
+        """What the arm does differently from the quickstart."""
 
+    @abstractmethod
     def settings(self) -> Record:
         """What the arm is, for the record."""
-        raise NotImplementedError(f"{type(self).__name__} must define settings")
 
     def further(self, checkpoint: Path, folder: Path) -> Record:
         """What else is found out about the arm, before it is trained."""

@@ -129,10 +129,7 @@ def run_arm(
     if steps:
         try:
             trainer.train()
-        except (
-            ValueError,
-            RuntimeError,
-        ) as error:  # weights or probabilities that are NaN: the arm has ended, not failed
+        except (ValueError, RuntimeError) as error:  # NaN in weights or probabilities: the arm has ended, not failed
             stopped_by = f"{type(error).__name__}: {str(error).splitlines()[0]}"
     logs = [entry for entry in trainer.state.log_history if METRIC in entry]
     return {
