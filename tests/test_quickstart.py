@@ -19,6 +19,7 @@ from recipes.weather_calculator.tasks import (
     make_task,
     make_tools,
     needed_calls,
+    steps_made,
     temperature,
 )
 from recipes.weather_calculator.warm_start import batches_of_like_lengths
@@ -94,6 +95,18 @@ def test_the_rewards_pay_for_the_answer_and_for_steps_towards_it():
     assert correct_answer(completions, **columns) == [1.0, 0.0, 1.0, 0.0]
     assert needed_calls(completions, **columns) == [1.0, 1 / 4, 0.0, 2 / 3]  # a repeated call counts once, and costs
     assert needed_calls([[*turns[:2], *turns[:2], wrong]], needed=[row["needed"]]) == [2 / 5]
+
+
+def test_the_last_step_that_is_missing_is_paid_for_what_is_right_in_it():
+    weather, wanted = 'weather {"city": "Oslo"}', 'calculator {"expression": "(27-13)*2"}'
+    made = {wanted.replace("13", "31"): 2 / 3, wanted.replace("(27-13)*2", "27-13"): 0.0, wanted: 1.0}
+    assert {call: steps_made([wanted], {call}) for call in made} == made
+    assert steps_made([wanted], set(made)) == 1.0 and steps_made([wanted], set()) == 0.0
+    assert steps_made([weather, wanted], {weather, wanted.replace("13", "31")}) == 1 + 2 / 3
+    assert (
+        steps_made([weather, wanted], {wanted.replace("13", "31")}) == 0.0
+    )  # it was not looked up
+    assert steps_made([weather], {weather.replace("Oslo", "Lima")}) == 0.0
 
 
 def test_training_and_test_have_different_weather():

@@ -13,8 +13,10 @@ import ast
 import json
 import operator
 import random
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from operator import eq
 
 CITIES = (
     *("Accra", "Athens", "Berlin", "Bern", "Bogota", "Boston", "Cairo", "Dakar", "Delhi"),
@@ -23,6 +25,8 @@ CITIES = (
     *("Quito", "Riga", "Rome", "Seoul", "Sofia", "Sydney", "Tokyo", "Tunis", "Vienna"),
 )
 FIELDS = ("humidity", "wind", "pressure", "rain", "cloud", "visibility", "ozone", "pollen")
+
+NUMBER = re.compile(r"\d+")
 
 _OPERATORS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul}
 
@@ -201,8 +205,21 @@ def needed_calls(completions: list[list[dict]], needed: list[list[str]], **_: ob
     for messages, wanted in zip(completions, needed, strict=True):
         made = made_calls(messages)
         repeats = len(made) - len(set(made))
-        rewards.append(len(set(wanted) & set(made)) / max(1, len(wanted) + repeats))
+        rewards.append(steps_made(wanted, set(made)) / max(1, len(wanted) + repeats))
     return rewards
+
+
+def steps_made(wanted: list[str], made: set[str]) -> float:
+    """How many of the wanted calls were made; where only one is missing, with what is right in the nearest to it."""
+    missing = [call for call in wanted if call not in made]
+    return len(wanted) - len(missing) + (nearest(missing[0], made) if len(missing) == 1 else 0.0)
+
+
+def nearest(wanted: str, made: set[str]) -> float:
+    """For an expression of the right form, the share of its numbers that are right; 0.0 where none was made."""
+    form, numbers = NUMBER.sub("#", wanted), NUMBER.findall(wanted)
+    alike = [NUMBER.findall(call) for call in made if NUMBER.sub("#", call) == form and numbers]
+    return max((sum(map(eq, numbers, found)) / len(numbers) for found in alike), default=0.0)
 
 
 def made_calls(messages: list[dict]) -> list[str]:
