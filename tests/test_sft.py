@@ -124,3 +124,28 @@ def test_the_rows_go_straight_into_trls_sft_trainer(tmp_path):
     batch = next(iter(trainer.get_train_dataloader()))
     assert (batch["labels"] == -100).any() and (batch["labels"] != -100).any()
     trainer.train()
+
+
+@pytest.mark.parametrize(
+    ("messages", "found"),
+    [
+        (None, "messages is NoneType"),
+        ("How warm is Oslo?", "messages is str"),
+        (["How warm is Oslo?"], "message 0 is str"),
+        ([{"content": "How warm is Oslo?"}], "message 0 has the role None"),
+        ([{"role": "human", "content": "How warm is Oslo?"}], "message 0 has the role 'human'"),
+        ([{"role": "tool", "content": "7"}], "message 0 has the role 'tool'"),
+        ([{"role": "user", "content": None}], "message 0 (user) has the content None"),
+        ([{"role": "user"}, {"role": "assistant", "content": ""}], "message 0 (user) has the content"),
+    ],
+)
+def test_a_row_that_is_no_conversation_is_dropped_with_its_reason_and_ends_nothing(messages, found):
+    """I-98, I-42: beside a sound row, which is kept."""
+    sound = [user("6 * 7?")[0], {"role": "assistant", "content": "42"}]
+    if isinstance(messages, list) and messages and isinstance(messages[0], dict):
+        messages = [*messages, {"role": "assistant", "content": "42"}]
+    rows = mask_observations({"messages": [messages, sound]}, tokenizer=tiny_tokenizer(), keep_problems=True)
+    assert rows["problem"][0].startswith(f"not_a_rollout: {found}") and rows["problem"][1] == ""
+    assert rows["input_ids"][0] == [] and len(rows["input_ids"][1]) > 0
+    with pytest.raises(ValueError, match="row 0: message"):
+        mask_observations({"messages": [messages, sound]}, tokenizer=tiny_tokenizer())

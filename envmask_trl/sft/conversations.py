@@ -20,6 +20,7 @@ from ..rollout.state import numbered
 from ..rollout.tool_calls import read_calls
 from ..trajectory import Message, Source, ToolCall
 from .arrow import restored
+from .message_check import check_messages
 from .parts import Kind, Part, Reason, RowProblem
 from .user_turns import user_segments
 
@@ -88,6 +89,7 @@ class ConversationReader:
         Raises:
             RowProblem: no rollout has these messages, or the template cannot write them.
         """
+        check_messages(messages)
         setting = self.setting(tools)
         messages = [restored(message, setting.schemas) for message in messages]
         first = next((i for i, message in enumerate(messages) if message["role"] == "assistant"), None)
@@ -97,7 +99,9 @@ class ConversationReader:
         try:
             prompt = encode_prompt(messages[:first], setting.schemas, self.tokenizer, self.kwargs)
             return [Part(Source.PROMPT, prompt), *self._turns(messages, first, setting)]
-        except (TemplateError, TypeError) as error:
+        except RowProblem:
+            raise
+        except (TemplateError, TypeError, ValueError) as error:
             raise RowProblem(Reason.TEMPLATE, f"the chat template cannot show the conversation: {error}") from error
 
     def _turns(self, messages: list[Message], first: int, setting: Setting) -> list[Part]:

@@ -27,6 +27,7 @@ from .config import DEFAULT_ITERATIONS, EnvMaskGRPOConfig
 from .left_out import left_out
 from .loss_inputs import ROW_MEAN_LOSSES, Batch, annotate_windows, apply_mask, trained_positions, window_counts
 from .micro_batches import arrange, depends_on_split
+from .rollout_files import RolloutFiles
 from .rows import check_finite, checked_rollout_func, to_columns, trl_rows
 from .sampling import engine_stops_at, keeps_cache, open_sampler
 from .shared_prefix import tree_forward
@@ -103,6 +104,8 @@ class EnvMaskGRPOTrainer(HookedGRPOTrainer):
         self.parser, self.encoder = chat_format(self, parser)
         self.times = StepTimes()
         self.step_log = StepLog(self)
+        rollouts = Path(str(self.args.output_dir), "rollouts")
+        self.rollout_files = RolloutFiles(rollouts, process=self.accelerator.process_index)
         self.credit = TurnCredit(self)
         self.columns: dict[str, list] = {}  # the aligned columns of the latest rollouts
         self.trajectories: list[Trajectory] = []
@@ -116,9 +119,11 @@ class EnvMaskGRPOTrainer(HookedGRPOTrainer):
         assert isinstance(kwargs, dict)  # a string from the command line is decoded by the config
         return kwargs
 
-    def train(self, *args: Any, **kwargs: Any) -> Any:
+    def train(self, resume_from_checkpoint: Any = None, *args: Any, **kwargs: Any) -> Any:
+        if not resume_from_checkpoint and self.args.save_rollouts:
+            self.set_earlier_rollouts_aside()
         try:
-            return super().train(*args, **kwargs)
+            return super().train(resume_from_checkpoint, *args, **kwargs)
         finally:
             self.close_idle_environments()
 
@@ -158,6 +163,11 @@ class EnvMaskGRPOTrainer(HookedGRPOTrainer):
             mask_env_tokens=self.args.mask_env_tokens,
         )
 
+    def set_earlier_rollouts_aside(self) -> None:
+        if self.accelerator.is_main_process and (kept := self.rollout_files.set_earlier_aside()):
+            logger.warning(f"the rollouts of an earlier run are in {kept} now")
+        self.accelerator.wait_for_everyone()
+
     def adjust_rewards(self, rewards_per_func: Tensor) -> Tensor:
         """Take rollouts that are to be dropped out of their group's baseline: a NaN is not scored."""
         check_finite(rewards_per_func, self.reward_func_names)
@@ -174,10 +184,7 @@ class EnvMaskGRPOTrainer(HookedGRPOTrainer):
         if not (self.args.save_rollouts and self.model.training and self.columns):
             return
         assert self.rewards_per_func is not None
-        process = self.accelerator.process_index
-        path = Path(
-            str(self.args.output_dir), "rollouts", f"step-{self.state.global_step:06d}-process-{process}.parquet"
-        )
+        path = self.rollout_files.next_path(step=self.state.global_step)
         own_rewards = self.own_rows(self.rewards_per_func, len(self.trajectories)).tolist()
         rewards = [dict(zip(self.reward_func_names, values, strict=True)) for values in own_rewards]
         advantages = saved_advantages(batch, [len(trajectory.completion_ids) for trajectory in self.trajectories])

@@ -1,0 +1,38 @@
+"""No rollout is written over another: of an earlier run, or of another generation of the same step."""
+
+from envmask_trl import load_rollouts
+from envmask_trl.training.rollout_files import RolloutFiles
+
+from .tiny import answer
+from .trained_scripts import make_trainer
+
+
+def half(completions, **_):
+    return [0.0, 1.0] * (len(completions) // 2)
+
+
+def train(folder, text, **options):
+    make_trainer(folder, half, [[answer(text)]] * 4, **options).train()
+
+
+def test_a_new_run_leaves_the_rollouts_of_an_earlier_one(tmp_path):
+    for text in ("first", "second", "third"):
+        train(tmp_path, text)
+    kept = {name: load_rollouts(tmp_path / name) for name in ("rollouts-1", "rollouts-2", "rollouts")}
+    said = {name: rows[0]["messages"][0]["content"] for name, rows in kept.items()}
+    assert said == {"rollouts-1": "first", "rollouts-2": "second", "rollouts": "third"}
+    assert all(len(rows) == 4 for rows in kept.values())
+
+
+def test_a_step_of_several_generations_keeps_them_all(tmp_path):
+    train(tmp_path, "one", gradient_accumulation_steps=2, steps_per_generation=1)
+    assert len(load_rollouts(tmp_path / "rollouts")) == 8
+
+
+def test_a_resumed_run_writes_a_step_under_the_name_it_had(tmp_path):
+    files = RolloutFiles(tmp_path / "rollouts", process=1)
+    assert [files.next_path(step=3).name for _ in range(2)] == [
+        *("step-000003-process-1.parquet", "step-000003-process-1-1.parquet")
+    ]
+    assert RolloutFiles(tmp_path / "rollouts", process=1).next_path(step=3).name == "step-000003-process-1.parquet"
+    assert files.set_earlier_aside() is None
