@@ -32,7 +32,7 @@ def test_the_quick_run_finds_equal_results_and_writes_json_table_and_plot(tmp_pa
     for result in results:
         for check in result.checks:
             assert check.equal, f"{result.letter}: {check}"
-        assert result.figures and all(figure.value > 0 for figure in result.figures), result
+        assert result.figures and all(figure.value >= 0 for figure in result.figures), result  # a NaN is not
     assert all(result.checks for result in results if result.letter not in "fg")
     written = json.loads((tmp_path / "benchmarks.json").read_text())
     assert {"processor", "torch", "trl", "transformers", "repeats"} <= set(written["machine"])

@@ -272,10 +272,10 @@ def test_the_report_says_who_wrote_the_tokens_and_which_of_them_train(tokenizer)
 
 
 def test_a_demonstration_that_the_training_would_refuse_is_said_with_its_row(tokenizer):
-    twice = row(ASK, says("7"), user("And Rome?"), says("9"))
-    text = str(lint([CLEAN, twice], tokenizer=tokenizer))
+    uncalled = row(ASK, result("7"), says("7"))
+    text = str(lint([CLEAN, uncalled], tokenizer=tokenizer))
     assert (
-        "1 of the first 2 rows" in text and "1 are refused, the first is row 1: message 2 has the role 'user'" in text
+        "1 of the first 2 rows" in text and "1 are refused, the first is row 1: message 1 has the role 'tool'" in text
     )
 
 

@@ -103,9 +103,7 @@ def test_the_last_step_that_is_missing_is_paid_for_what_is_right_in_it():
     assert {call: steps_made([wanted], {call}) for call in made} == made
     assert steps_made([wanted], set(made)) == 1.0 and steps_made([wanted], set()) == 0.0
     assert steps_made([weather, wanted], {weather, wanted.replace("13", "31")}) == 1 + 2 / 3
-    assert (
-        steps_made([weather, wanted], {wanted.replace("13", "31")}) == 0.0
-    )  # it was not looked up
+    assert steps_made([weather, wanted], {wanted.replace("13", "31")}) == 0.0  # it was not looked up
     assert steps_made([weather], {weather.replace("Oslo", "Lima")}) == 0.0
 
 

@@ -126,7 +126,7 @@ def test_a_closing_tag_that_tokenises_differently_in_context_is_found_or_the_row
 
 
 def test_a_token_with_text_of_both_sides_fails_the_whole_encoding_and_not_the_pieces():
-    tokenizer = load("qwen3")
+    tokenizer = load("qwen2.5")  # to Qwen3, </think> is a token of its own
     text = "<search>x</search><information>(7)</information>.</think><answer>7</answer>"
     assert ">.</" in tokenizer.tokenize(text), "the vocabulary merges nothing here"
     sentence = problem(text, "search_r1", tokenizer=tokenizer, encoding="whole")

@@ -26,7 +26,7 @@ def check_trainer(trainer: "EnvMaskGRPOTrainer", *, parser: object | None) -> No
     named = {"train_dataset": trainer.train_dataset}
     named |= dict(evaluated) if isinstance(evaluated, Mapping) else {"eval_dataset": evaluated}
     for name, dataset in named.items():
-        check_dataset(name, dataset, has_tools=bool(trainer.tools))
+        check_dataset(name, dataset, has_tools=bool(trainer.tools) and trainer.protocol is None)
     given = trainer.args.generation_kwargs or {}
     for option, remedy in ELSEWHERE.items():
         if option in given:
