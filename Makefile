@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 RUN := $(VENV)/bin/python
-SEED ?= 2
+SEED ?= 0
 
 .PHONY: quickstart test check smoke bench test-vllm clean
 

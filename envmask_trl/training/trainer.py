@@ -165,7 +165,7 @@ class EnvMaskGRPOTrainer(HookedGRPOTrainer):
 
     def set_earlier_rollouts_aside(self) -> None:
         if self.accelerator.is_main_process and (kept := self.rollout_files.set_earlier_aside()):
-            logger.warning(f"the rollouts of an earlier run are in {kept} now")
+            logger.info(f"the rollouts of an earlier run are in {kept} now")
         self.accelerator.wait_for_everyone()
 
     def adjust_rewards(self, rewards_per_func: Tensor) -> Tensor:

@@ -1,10 +1,10 @@
 """From nothing to a tool-calling agent in minutes on a CPU.
 
-    python -m recipes.weather_calculator.quickstart --output-dir runs/quickstart --seed 2
+    python -m recipes.weather_calculator.quickstart --output-dir runs/quickstart --seed 0
 
-Expect (seed 2): sampled held-out success on questions of 0 to 2 calls from 0.21 after SFT on bad demonstrations to 0.95
-after GRPO, greedy from 0.85 to 0.99; questions of 3 calls, which are never demonstrated, from 0.02 to 0.75. Some seeds,
-0 among them, never find out how to answer those. Five minutes.
+Expect (seed 0): sampled held-out success on questions of 0 to 2 calls from 0.36 after SFT on bad demonstrations to 0.96
+after GRPO, greedy 0.99 before and after; questions of 3 calls, which are never demonstrated, from 0.03 to 0.91. Three and
+a half minutes.
 """
 
 import argparse
@@ -124,7 +124,7 @@ if __name__ == "__main__":
     warnings.filterwarnings("ignore", message=".*gradient_checkpointing.* is deprecated")  # TRL 1.16 uses the old name
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output-dir", type=Path, default=Path("runs/quickstart"))
-    parser.add_argument("--seed", type=int, default=2)
+    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--quick", action="store_true", help="the same path in a few steps, for tests; learns nothing")
     arguments = parser.parse_args()
     final = main(arguments.output_dir, seed=arguments.seed, quick=arguments.quick)
