@@ -105,6 +105,8 @@ def test_vllm_is_told_the_closing_tags(tmp_path):
     told = engine_stops_at(config, protocol).generation_kwargs
     assert told == {"stop": ["</search>", "</answer>"], "include_stop_str_in_output": True, "seed": 1}
     assert config.generation_kwargs == {"seed": 1}
+    config.generation_kwargs = {"stop": "END"}  # the user's own stays, beside the tags
+    assert engine_stops_at(config, protocol).generation_kwargs["stop"] == ["</search>", "</answer>", "END"]
 
 
 def test_tools_beside_a_protocol_are_refused_before_training(tmp_path):

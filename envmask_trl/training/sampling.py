@@ -1,7 +1,7 @@
 """Which sampler plays a generation batch. Knows the trainer and the samplers: no turns, no loss."""
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -66,7 +66,8 @@ def engine_stops_at(args: EnvMaskGRPOConfig, protocol: TagProtocol | None) -> En
         return args
     told, given = copy.copy(args), args.generation_kwargs or {}
     assert isinstance(given, dict)  # a string from the command line is decoded by the config
-    told.generation_kwargs = {"stop": protocol.stop_strings, "include_stop_str_in_output": True, **given}
+    stops = [*protocol.stop_strings, *texts(given.get("stop"))]
+    told.generation_kwargs = {**given, "stop": stops, "include_stop_str_in_output": True}
     return told
 
 
@@ -91,11 +92,13 @@ def why_not_local(trainer: "EnvMaskGRPOTrainer") -> str | None:
 
 def stop_strings(trainer: "EnvMaskGRPOTrainer") -> list[str]:
     """The protocol's closing tags, and those of `generation_kwargs`, one text or several."""
-    given = trainer.generation_kwargs.get("stop_strings") or []
-    return [
-        *(trainer.protocol.stop_strings if trainer.protocol else ()),
-        *([given] if isinstance(given, str) else given),
-    ]
+    own = trainer.protocol.stop_strings if trainer.protocol else ()
+    return [*own, *texts(trainer.generation_kwargs.get("stop_strings"))]
+
+
+def texts(given: str | Sequence[str] | None) -> list[str]:
+    """One text or several, as engines take them."""
+    return [given] if isinstance(given, str) else list(given or ())
 
 
 def sampling_options(trainer: "EnvMaskGRPOTrainer") -> dict[str, Any]:
