@@ -39,15 +39,16 @@ def main(letters: Sequence[str], *, quick: bool, repeats: int, output_dir: Path)
     """Run the benchmarks of these letters and write the report."""
     torch.set_num_threads(1)  # both sides alike; a second thread makes times vary with what else the machine does
     about = machine() | {"repeats": repeats, "quick": quick}
-    results = []
+    results, table = [], ""
     gc.freeze()  # each train() collects garbage first; what was imported is none
     for letter in letters:
         print(BENCHMARKS[letter].__doc__, flush=True)
         start = Spent.now()
         results.append(BENCHMARKS[letter](quick=quick, repeats=repeats))
+        table = write_report(results, about, output_dir=output_dir)  # after each, so that a run that ends keeps them
         print(f"    {(Spent.now() - start).wall_s:.0f} s", flush=True)
     gc.unfreeze()
-    print(write_report(results, about, output_dir=output_dir))
+    print(table)
     return results
 
 
