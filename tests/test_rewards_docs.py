@@ -12,7 +12,7 @@ def test_the_python_of_the_page_runs_and_prints_what_it_says(capsys):
     names: dict = {}
     for block in re.findall(r"```python\n(.*?)```", PAGE, flags=re.S):
         exec(compile(block, "docs/rewards.md", "exec"), names)
-        promised = re.findall(r"print\(.*\)     # (.*)$", block, flags=re.M)
+        promised = re.findall(r"print\(.*\) +# (.*)$", block, flags=re.M)
         printed = capsys.readouterr().out.splitlines()
         assert len(promised) == len(printed) > 0 or not promised
         for found, expected in zip(printed, promised, strict=True):
