@@ -56,10 +56,11 @@ class Preset:
     batch_size: int  # rows of a step
     generations: int  # rollouts of a question
     turn_tokens: int
+    threads: int | None = None  # of torch; None is all. Matrices as tiny as these lose more by waiting than they gain
 
 
 PRESETS = {
-    "tiny": Preset(tiny, steps=4, sft_steps=100, batch_size=8, generations=4, turn_tokens=24),
+    "tiny": Preset(tiny, steps=4, sft_steps=100, batch_size=8, generations=4, turn_tokens=24, threads=1),
     "lite": Preset(lite, steps=2, sft_steps=2, batch_size=4, generations=4, turn_tokens=16),
 }
 
@@ -206,6 +207,7 @@ def main(preset: Preset) -> list[dict[str, Any]]:
     """Run the phases one after another; for each its name, seconds, peak memory in MiB, and calls per rollout."""
     set_seed(0)
     disable_progress_bars()
+    torch.set_num_threads(preset.threads or torch.get_num_threads())
     table = []
     with tempfile.TemporaryDirectory() as folder:
         chain = make_chain(preset, Path(folder))
