@@ -1,11 +1,11 @@
-"""Seconds per phase and the padded share: what they add up, and that measuring changes nothing."""
+"""Seconds per phase: what they add up."""
 
 import time
 
 import pytest
 
 from envmask_trl import ScriptedSampler, run_rollouts
-from envmask_trl.training.step_times import PHASES, ForwardCounts, StepTimes
+from envmask_trl.training.step_times import PHASES, StepTimes
 
 from .scripted_training import PlaysRows, make_trainer
 from .tiny import add, answer, call, tiny_tokenizer, user
@@ -21,15 +21,6 @@ def test_seconds_are_per_optimizer_step_and_start_again_when_they_were_logged():
     metrics = times.metrics(steps=2)
     assert 0.05 <= metrics["env_mask/time/tools_s"] < 0.5 and metrics["env_mask/time/rewards_s"] < 0.05
     assert "env_mask/time/loss_s" not in metrics and times.metrics(steps=1) == {}
-
-
-def test_padding_is_a_share_of_what_is_forwarded_and_a_shared_beginning_is_forwarded_once():
-    times = StepTimes()
-    times.forwarded.add(row_tokens=40, columns=30, padding=3)
-    times.forwarded.add(row_tokens=60, columns=20, padding=2)
-    metrics = times.metrics(steps=1)
-    assert metrics == {"env_mask/padded_share": 0.1, "env_mask/forwarded_share": 0.5}
-    assert times.forwarded == ForwardCounts()
 
 
 def test_each_part_of_a_round_is_opened_once_a_round():

@@ -3,7 +3,7 @@
     python -m recipes.experiments.fault_atlas --seeds 0-3 --processes 8    # all faults and the clean run
     python -m recipes.experiments.fault_atlas --arms clean,inverted        # some of them
     python -m recipes.experiments.fault_atlas --draw                       # figure and table from the saved results
-    python -m recipes.experiments.fault_atlas --quick --output /tmp/quick  # the same path in two steps
+    python -m recipes.experiments.fault_atlas --quick --output runs/quick  # the same path in two steps
 
 An arm takes as long as one of the ablation, and a while for what the tools say of its first step.
 """

@@ -3,7 +3,7 @@
     python -m recipes.experiments.mask_ablation --seeds 0-7 --processes 8   # all arms; what is done is skipped
     python -m recipes.experiments.mask_ablation --arms on,off --seeds 0-3   # some of them
     python -m recipes.experiments.mask_ablation --draw                      # figure and tables from saved results
-    python -m recipes.experiments.mask_ablation --quick --output /tmp/quick # the same path in two steps
+    python -m recipes.experiments.mask_ablation --quick --output runs/quick # the same path in two steps
 
 An arm of 60 steps takes 100 to 160 s of one core, a checkpoint about 110 s.
 """
