@@ -4,6 +4,7 @@ round     rollout 0: search("Oslo")    rollout 1: search("Lima")    rollout 2: s
 tool      answer_all([{"query": "Oslo"}, {"query": "Lima"}, {"query": "Oslo"}])     once
 """
 
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from copy import deepcopy
@@ -72,3 +73,9 @@ class RoundBatch:
             problem = f"answer_all returned {len(answers)} values for {len(self.arguments)} calls"
             return [ValueError(problem)] * len(self.arguments)
         return answers
+
+
+def batched_owner(tool: Callable[..., Any] | None) -> BatchedTool | None:
+    """The batched tool that this callable is a method of; None of any other callable."""
+    owner = tool.__self__ if inspect.ismethod(tool) else None
+    return owner if isinstance(owner, BatchedTool) else None
