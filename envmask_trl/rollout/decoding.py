@@ -29,6 +29,7 @@ class Turn:
 
     budget: int
     draws: Tensor | None  # [budget] uniform random numbers; None is greedy
+    told: Callable[[Sample], None] | None = None  # is told the turn when it ends, while others go on
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     finish_reason: FinishReason = "stop"
@@ -120,6 +121,8 @@ def record(turns: list[Turn], live: Tensor, tokens: Tensor, logprobs: Tensor, en
             turn.token_ids.append(token)
             turn.logprobs.append(logprob)
             turn.finish_reason = "stop" if has_ended else "length"  # of the last token; the budget may be used up
+            if turn.told is not None and (has_ended or len(turn.token_ids) == turn.budget):
+                turn.told(turn.sample)
 
 
 def part(turns: list[Turn], cache: KVRows, live: list[int]) -> tuple[list[Turn], KVRows]:

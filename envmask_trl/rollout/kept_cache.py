@@ -5,8 +5,8 @@ slowest one stops. Here a prompt is encoded once, a turn encodes only what is ne
 """
 
 import inspect
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -22,6 +22,7 @@ from transformers import (
 from transformers.cache_utils import DynamicLayer
 
 from .decoding import Decoder, Turn
+from .kept_rows import Kept, alone, by_home, continues, taken
 from .kv_rows import KVRows
 from .samplers import Context, Sample
 from .transformers_sampler import evaluating, find_stop_token_ids, generation_config
@@ -29,23 +30,13 @@ from .transformers_sampler import evaluating, find_stop_token_ids, generation_co
 SEEDS = 2**62
 
 
-@dataclass(slots=True)
-class Kept:
-    """One rollout between two turns."""
-
-    generator: torch.Generator
-    token_ids: tuple[int, ...] = ()  # those whose keys are kept
-    home: KVRows | None = None
-    place: int = 0  # its row in `home`
-
-
 class KeptCacheSampler:
     """Samples turns and keeps each rollout's keys and values between them.
 
     What a row samples depends on the seed, its id and its own tokens, not on the rows beside it: every row draws from
     a generator of its own, seeded from torch's global one when the row is first seen. Rows that are absent from a call
-    are forgotten, and all of them after an optimizer step; after any other change of the weights (merging an adapter,
-    say) call `forget`.
+    and not parked are forgotten, and all of them after an optimizer step; after any other change of the weights
+    (merging an adapter, say) call `forget`.
 
     Example:
         sampler = KeptCacheSampler(model, tokenizer, temperature=0.7)
@@ -58,6 +49,7 @@ class KeptCacheSampler:
         stop_token_ids: every id that ends a turn; by default those of the tokenizer and the model's generation config.
         stop_strings: texts that end a turn.
         generation_kwargs: further fields of `GenerationConfig`, applied by transformers' own processors.
+        overlap_tools: rollouts go on while tools of others are at work; False is for tools that use the model, too.
 
     Raises:
         ValueError: the model's cache cannot be kept, see `why_not_kept`.
@@ -75,6 +67,7 @@ class KeptCacheSampler:
         stop_token_ids: Collection[int] | None = None,
         stop_strings: Sequence[str] = (),
         generation_kwargs: dict[str, Any] | None = None,
+        overlap_tools: bool = True,
     ):
         if reason := why_not_kept(model):
             raise ValueError(f"{reason}; use TransformersSampler")
@@ -89,38 +82,64 @@ class KeptCacheSampler:
         self.criteria = StoppingCriteriaList(
             [StopStringCriteria(tokenizer, list(stop_strings))] if stop_strings else []
         )
+        self.overlap_tools = overlap_tools
         self.cache_argument = "cache" if "cache" in forward_arguments(model) else "past_key_values"
         self.forget()
 
     def forget(self) -> None:
         """Drop all keys and values."""
         self.kept: dict[int, Kept] = {}
+        self.turns = 0  # of the rollout that is furthest
         self.weights = weights_version(self.model)
 
-    def sample(self, contexts: list[Context], max_new_tokens: list[int]) -> list[Sample]:
+    def sample(
+        self,
+        contexts: list[Context],
+        max_new_tokens: list[int],
+        *,
+        parked: Collection[int] = (),
+        on_turn: Callable[[int, Sample], None] | None = None,
+    ) -> list[Sample]:
+        """One turn of each row; the keys of `parked` rows, which are absent, are kept. See `OverlappingSampler`."""
         if not contexts:
             return []
         if self.weights != weights_version(self.model):
             self.forget()
-        self.recall(contexts)
-        turns = [Turn(n, self.draws(context, n)) for context, n in zip(contexts, max_new_tokens, strict=True)]
+        self.recall(contexts, parked)
+        turns = [
+            Turn(n, self.draws(context, n), told=on_turn and partial(on_turn, row))
+            for row, (context, n) in enumerate(zip(contexts, max_new_tokens, strict=True))
+        ]
         with evaluating(self.model), torch.no_grad():
             self.decode(contexts, turns)
         for context, turn in zip(contexts, turns, strict=True):
             kept = self.kept[context.id]
             kept.token_ids = (*context.token_ids, *turn.token_ids[:-1])  # the last one was not forwarded
             kept.home, kept.place = turn.home, turn.place
+            kept.turns += 1
         return [turn.sample for turn in turns]
 
-    def recall(self, contexts: list[Context]) -> None:
-        """Keep what these contexts continue; a context that continues nothing starts anew."""
-        seed = int(torch.randint(SEEDS, ()))
-        before, self.kept = self.kept, {}
+    def recall(self, contexts: list[Context], parked: Collection[int] = ()) -> None:
+        """Keep what these contexts continue and what is parked; a context that continues nothing starts anew."""
+        before = self.kept
+        self.kept = {row: before[row] for row in parked if row in before}
+        alone(list(self.kept.values()))
+        found = {context.id: before[context.id] for context in contexts if context.id in before}
+        known = {context.id: found[context.id] for context in contexts if continues(context, found.get(context.id))}
+        seed = self.next_seed(list(known.values()), any_new=len(known) < len(contexts))
         for context in contexts:
-            kept = before.get(context.id)
-            if kept is None or not continues(context.token_ids, kept.token_ids):
-                kept = Kept(torch.Generator().manual_seed((seed + context.id * 0x9E3779B97F4A7C15) % SEEDS))
-            self.kept[context.id] = kept
+            self.kept[context.id] = known.get(context.id) or Kept(
+                torch.Generator().manual_seed((seed + context.id * 0x9E3779B97F4A7C15) % SEEDS)
+            )
+
+    def next_seed(self, known: Sequence[Kept], *, any_new: bool) -> int:
+        """Moves torch's generator once for each turn of the furthest row: how rows are spread over calls is timing."""
+        if not known and len(self.kept) == 0:
+            self.turns = 0
+        turn = max((kept.turns for kept in known), default=0)
+        moves = any_new or turn == self.turns
+        self.turns = max(self.turns, turn + 1)
+        return int(torch.randint(SEEDS, ())) if moves else 0
 
     def draws(self, context: Context, budget: int) -> Tensor | None:
         return torch.rand(budget, generator=self.kept[context.id].generator) if self.config.do_sample else None
@@ -170,15 +189,13 @@ class KeptCacheSampler:
 
     def encode_news(self, rows: list[int], contexts: list[Context]) -> tuple[list[int], KVRows, Tensor]:
         """The tokens that came since these rows' last turn."""
-        homes: dict[int, list[int]] = {}
-        for row in rows:
-            homes.setdefault(id(self.kept[contexts[row].id].home), []).append(row)
         order, parts = [], []
-        for together in homes.values():
-            kept = [self.kept[contexts[row].id] for row in together]
-            assert kept[0].home is not None
-            parts.append(kept[0].home.take([one.place for one in kept]))
-            order += together
+        for together in by_home([self.kept[contexts[row].id] for row in rows]):
+            kept = [self.kept[contexts[rows[place]].id] for place in together]
+            parts.append(taken(kept))
+            order += [rows[place] for place in together]
+            for one in kept:
+                one.home = None  # so that it is not held beside the copy
         cache = KVRows.join(parts)
         news = [contexts[row].token_ids[len(self.kept[contexts[row].id].token_ids) :] for row in order]
         return order, cache, self.forward_ragged(news, cache)
@@ -205,10 +222,6 @@ def left_padded(rows: Sequence[Sequence[int]], pad_id: int, device: torch.device
     """[R, longest]"""
     width = max(map(len, rows))
     return torch.tensor([[pad_id] * (width - len(row)) + list(row) for row in rows], device=device)
-
-
-def continues(token_ids: tuple[int, ...], kept_ids: tuple[int, ...]) -> bool:
-    return len(token_ids) > len(kept_ids) and token_ids[: len(kept_ids)] == kept_ids
 
 
 def weights_version(model: PreTrainedModel) -> int:

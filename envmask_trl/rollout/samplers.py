@@ -1,6 +1,6 @@
 """What the loop asks of a sampler, and one that plays given turns. Knows token ids: no tools, no templates."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -46,6 +46,26 @@ class Sampler(Protocol):
     """
 
     def sample(self, contexts: list[Context], max_new_tokens: list[int]) -> list[Sample]: ...
+
+
+class OverlappingSampler(Sampler, Protocol):
+    """A sampler whose rollouts need not all be asked at once: the loop uses this where `overlap_tools` is true.
+
+    Then rollouts whose tools are at work are left out of a call and named in `parked`; they come back later. What a
+    rollout samples must not depend on when. `on_turn(row, sample)` is told of each turn when it ends, while the others
+    are still being sampled; `row` is its place in `contexts`.
+    """
+
+    overlap_tools: bool
+
+    def sample(
+        self,
+        contexts: list[Context],
+        max_new_tokens: list[int],
+        *,
+        parked: Collection[int] = (),
+        on_turn: Callable[[int, Sample], None] | None = None,
+    ) -> list[Sample]: ...
 
 
 class ScriptedSampler:
