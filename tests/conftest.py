@@ -1,4 +1,9 @@
-"""Tool runners that are closed after the test."""
+"""One thread for each process of the tests, and tool runners that are closed after the test."""
+
+import os
+
+# Before torch is imported: the matrices are tiny, and workers of pytest run side by side.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
 
