@@ -7,14 +7,20 @@ value       to_content     the text that the model is shown
 import dataclasses
 import inspect
 import json
-from collections.abc import Callable, Mapping
-from typing import Any
+import re
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, MappingView, Set
+from enum import Enum
+from itertools import islice
+from typing import Any, Protocol, runtime_checkable
 
 from ..trajectory import CallStatus, ToolCall
 
 MAX_ECHO = 60  # characters of a name that the model made up
 MAX_MESSAGE = 300  # characters of an exception's message
 MEDIA_BLOCKS = frozenset({"image", "image_url", "input_image", "audio", "input_audio", "video", "video_url"})
+MAX_ITEMS = 100_000  # that are taken from a generator, which may have no end
+ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")  # in Python's own text of an object: other in each run, and says nothing
 JSON_TYPES = {type(None): "null", bool: "boolean", int: "number", float: "number", str: "string", list: "array"}
 
 
@@ -77,7 +83,12 @@ def is_required(parameter: inspect.Parameter) -> bool:
 
 
 def describe_error(error: BaseException) -> str:
-    """Error: ValueError: no such city"""
+    """Error: ValueError: no such city
+
+    Of a group, as task groups raise it, the errors in it are told.
+    """
+    if isinstance(error, BaseExceptionGroup):
+        return "; ".join(describe_error(inner) for inner in error.exceptions)[: 2 * MAX_MESSAGE]
     try:
         message = str(error)[:MAX_MESSAGE]
     except BaseException:
@@ -88,27 +99,95 @@ def describe_error(error: BaseException) -> str:
 def to_content(value: Any) -> str:
     """The text that the model is shown for what a tool returned.
 
-    A str stays as it is, JSON for dict, list, tuple, number, bool, None and dataclasses, bytes decoded, text blocks
-    joined, `str(value)` for the rest.
+    A str stays as it is, bytes are decoded, text blocks joined. JSON for dict, list, tuple, set, number, bool, None,
+    dataclasses, pydantic models, enums, arrays, tensors, and for what a generator yields, wherever in the value they
+    stand. `str(value)` for the rest.
 
     Example:
         to_content({"ok": True, "x": None})   '{"ok": true, "x": null}'
         to_content([{"type": "text", "text": "7 C"}, {"type": "text", "text": ", rain"}])   '7 C, rain'
 
     Raises:
-        ValueError: content blocks that are not text. Other errors come only from the value's own methods.
+        ValueError: content blocks that are not text, or a generator without end. Other errors come only from the
+            value's own methods.
     """
     if isinstance(value, str):
         return to_text(value)
-    if isinstance(value, (bytes, bytearray)):
-        return value.decode("utf-8", errors="replace")
+    if isinstance(value, list) and all(issubclass(type(item), Model) for item in value):  # content of an MCP result
+        value = [to_plain(item) for item in value]
     if is_blocks(value):
         return to_text("".join(read_text_block(block) for block in value))
-    if isinstance(value, (dict, list, tuple, int, float)) or value is None:
-        return to_json(value)
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return to_json(value, dataclasses.asdict)
-    return to_text(str(value))
+    if not isinstance(value, (dict, list, tuple, int, float)) and value is not None:
+        value = to_plain(value)
+    return to_text(value) if isinstance(value, str) else to_json(value)
+
+
+@runtime_checkable
+class Array(Protocol):
+    """Of numpy, torch and their kin."""
+
+    def __array__(self) -> Any: ...
+
+    def tolist(self) -> Any: ...
+
+
+@runtime_checkable
+class Labelled(Protocol):
+    """A pandas Series: an array whose labels only its text shows."""
+
+    def to_frame(self) -> Any: ...
+
+
+@runtime_checkable
+class Model(Protocol):
+    """Of pydantic."""
+
+    def model_dump(self, *, mode: str) -> Any: ...
+
+
+def to_plain(value: Any) -> Any:
+    """What JSON has a form for in place of `value`, which it has none for; a text where there is no such form."""
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return bytes(value).decode("utf-8", errors="replace")
+    if isinstance(value, type):
+        return str(value)
+    if isinstance(value, Enum):
+        return value.value
+    if dataclasses.is_dataclass(value):
+        return {item.name: getattr(value, item.name) for item in dataclasses.fields(value)}
+    kind = type(value)  # asked instead of the value, which may answer for every name, as proxies do
+    if issubclass(kind, Model):
+        return value.model_dump(mode="json")
+    if issubclass(kind, Array) and not issubclass(kind, Labelled):
+        return value.tolist()
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, Iterator):
+        return read_all(value)
+    if isinstance(value, Set):
+        return sorted(value, key=repr)  # texts have another order in each process
+    if isinstance(value, (MappingView, deque, range)):
+        return list(value)
+    return ADDRESS.sub("", str(value))
+
+
+def read_all(values: Iterator[Any]) -> list[Any]:
+    """What a generator yields. A tool that is one does its work only now."""
+    return not_too_many(list(islice(values, MAX_ITEMS + 1)))
+
+
+async def read_all_async(values: AsyncIterator[Any]) -> list[Any]:
+    items: list[Any] = []
+    async for item in values:
+        items.append(item)
+        not_too_many(items)
+    return items
+
+
+def not_too_many(items: list[Any]) -> list[Any]:
+    if len(items) > MAX_ITEMS:
+        raise ValueError(f"the tool yielded more than {MAX_ITEMS} values; return what the model is to see")
+    return items
 
 
 def is_blocks(value: Any) -> bool:
@@ -129,12 +208,23 @@ def read_text_block(block: Mapping[str, Any]) -> str:
     return block["text"]
 
 
-def to_json(value: Any, prepare: Callable[[Any], Any] = lambda value: value) -> str:
-    """JSON, or `str(value)` where JSON has no form: keys that are tuples, values that hold themselves."""
+def to_json(value: Any) -> str:
+    """JSON, or `str(value)` where JSON has no form, as of values that hold themselves."""
     try:
-        return to_text(json.dumps(prepare(value), ensure_ascii=False, default=str))
+        try:
+            return to_text(json.dumps(value, ensure_ascii=False, default=to_plain))
+        except TypeError:
+            return to_text(json.dumps(text_keys(value), ensure_ascii=False, default=to_plain))
     except (TypeError, ValueError, RecursionError):
         return to_text(str(value))
+
+
+def text_keys(value: Any) -> Any:
+    """The value with texts for the keys that JSON has no form for: `{(1, 2): 3}` -> `{"(1, 2)": 3}`."""
+    if isinstance(value, dict):
+        plain = (str, int, float, type(None))
+        return {key if isinstance(key, plain) else str(to_plain(key)): text_keys(item) for key, item in value.items()}
+    return [text_keys(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
 def to_text(text: str) -> str:

@@ -12,6 +12,7 @@ is given up at its deadline, its thread is left behind; only code that never rel
 
 import inspect
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from copy import deepcopy
 from threading import Condition, Thread
 from time import perf_counter
@@ -20,7 +21,7 @@ from ..trajectory import CallStatus, ToolResult
 from .tool_flight import ToolFlight
 from .tool_lanes import ToolJob, Work
 from .tool_loop import LoopKeeper
-from .tool_values import describe_error, to_content
+from .tool_values import describe_error, read_all_async, to_content
 
 
 class RolloutAborted(Exception):
@@ -90,8 +91,12 @@ class ToolRunner:
     def _attempt(self, work: Work, deadline_s: float) -> tuple[CallStatus, str]:
         try:
             value = work.tool(**deepcopy(work.call.arguments))  # the original is part of the rollout's messages
-            if inspect.isawaitable(value):
+            if inspect.isasyncgen(value):
+                value = read_all_async(value)
+            while inspect.isawaitable(value):
                 value = self._loop.wait(value, deadline_s)
+            if isinstance(value, Future):
+                value = value.result(max(deadline_s - perf_counter(), 0.0))
             return CallStatus.OK, to_content(value)
         except RolloutAborted as error:
             return CallStatus.ABORTED, describe_error(error)
