@@ -18,7 +18,7 @@ def lengths(completion_ids, **columns):
 
 def make_trainer(tmp_path, *, reward=lengths, rows=QUESTIONS, rollout_func=None, parser=None, **options):
     tokenizer = tiny_tokenizer()
-    beside = {name: options.pop(name) for name in ("tools", "eval_dataset") if name in options}
+    beside = {name: options.pop(name) for name in ("tools", "eval_dataset", "environment_factory") if name in options}
     args = EnvMaskGRPOConfig(
         output_dir=str(tmp_path),
         per_device_train_batch_size=4,
@@ -59,6 +59,7 @@ def rollout(prompts, trainer, **columns):
         ([*QUESTIONS[:3], {"prompt": None}], "train_dataset has no prompt in row 3, found None"),
         ([*QUESTIONS[:2], {"prompt": []}], r"train_dataset has no prompt in row 2, found \[\]"),
         ([{"prompt": "a"}, {"prompt": ""}], "train_dataset has no prompt in row 1, found ''"),
+        ([{"prompt": [{"from": "human", "value": "a"}]}] * 4, "row 0 the prompt .*'human'.* rename their keys"),
         ([{"prompt": "a"}] * 4, "the prompts of train_dataset are texts, which the chat template cannot show tools in"),
     ],
 )
@@ -187,3 +188,94 @@ def test_an_infinite_reward_is_named_and_not_trained_as_no_advantage(value, tmp_
 def test_an_option_of_the_wrong_type_is_named_before_any_work(name, value, expected, tmp_path):
     with pytest.raises(ValueError, match=f"{name} is .*, expected {expected}"):
         EnvMaskGRPOConfig(output_dir=str(tmp_path), use_cpu=True, bf16=False, **{name: value})
+
+
+def test_a_data_set_without_rows_is_no_training_of_zero_steps(tmp_path):
+    with pytest.raises(ValueError, match="eval_dataset has no rows"):
+        make_trainer(tmp_path, eval_dataset=Dataset.from_list(QUESTIONS).select([]))
+
+
+def undocumented(a: int):
+    return a
+
+
+def untyped(a):
+    """Untyped.
+
+    Args:
+        a: A number.
+    """
+
+
+@pytest.mark.parametrize(
+    ("tools", "message"),
+    [
+        (add, r"tools is the function add, expected a list of functions"),
+        ([add, "weather"], r"tools\[1\] is 'weather', expected a function"),
+        ([{"name": "add"}], r"tools\[0\] is a dict, expected a function"),
+        ([add, undocumented], r"tools\[1\], undocumented: .* no docstring.* `Args:` line"),
+        ([untyped], r"tools\[0\], untyped: .* missing a type hint"),
+        ([add, add], "several tools are named add, and a call could reach only one"),
+    ],
+)
+def test_what_is_no_tool_is_named_before_a_model_is_loaded(tools, message, tmp_path):
+    """An AttributeError from inside TRL, or, of two tools with one name, the second in place of the first."""
+    with pytest.raises(ValueError, match=message):
+        make_trainer(tmp_path, tools=tools)
+
+
+def asks_for_gold(completions, gold, **columns):
+    return [0.0] * len(completions)
+
+
+def takes_no_columns(completions):
+    return [0.0] * len(completions)
+
+
+@pytest.mark.parametrize(
+    ("reward", "message"),
+    [
+        (
+            asks_for_gold,
+            r"'asks_for_gold' asks for gold, which is neither a column of the dataset \(\) nor one of .*texts",
+        ),
+        (takes_no_columns, r"'takes_no_columns' cannot take .*model_texts.*; add \*\*kwargs"),
+        (lambda completions, /, **columns: [], "'<lambda>' asks for completions"),
+    ],
+)
+def test_a_reward_that_could_not_be_called_is_named_before_a_batch_is_sampled_for_it(reward, message, tmp_path):
+    with pytest.raises(ValueError, match=message):
+        make_trainer(tmp_path, reward=reward)
+
+
+class Room:
+    def reset(self) -> None: ...
+
+    def add(self, a: int) -> str:
+        """Add.
+
+        Args:
+            a: A number.
+        """
+
+
+class Lobby(Room):
+    def reset(self, **columns) -> None: ...
+
+
+class Cellar(Lobby):
+    def dig(self, depth): ...
+
+
+@pytest.mark.parametrize(
+    ("environment", "message"),
+    [
+        (Room, r"Room.reset cannot take prompt, .*; add \*\*kwargs"),
+        (Lobby, "several tools are named add"),
+        (Cellar, "a method of Cellar, dig: .*no docstring"),
+    ],
+)
+def test_an_environment_that_could_not_start_or_be_shown_is_named(environment, message, tmp_path):
+    """Its method took the place of the tool with the same name."""
+    with pytest.raises(ValueError, match=message):
+        make_trainer(tmp_path, tools=[add], environment_factory=environment)

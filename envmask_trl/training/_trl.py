@@ -262,6 +262,11 @@ class HookedGRPOTrainer(AcrossProcesses, GRPOTrainer):
             if metrics.get(name) and metrics[name][-1] != metrics[name][-1]:
                 metrics[name][-1] = 0.0
 
+    @property
+    def probed_environments(self) -> list[Any]:
+        """One instance of each environment, which TRL's constructor made to read its methods."""
+        return [pool[0] for pool in (self._environment_pool if self.environment_factories is not None else {}).values()]
+
     def hide_lifecycle_methods(self) -> None:
         """`close` belongs to the environment's life, not to the model's tools."""
 

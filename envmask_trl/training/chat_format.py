@@ -9,6 +9,7 @@ from ..inspect.template_verdict import FindingKind
 from ..rollout.loop import BESIDE_A_PROTOCOL
 from ..rollout.observations import ObservationEncoder
 from ..rollout.tool_calls import TemplateParser, TurnParser
+from .functions_given import check_names, check_schema
 
 if TYPE_CHECKING:
     from .trainer import EnvMaskGRPOTrainer
@@ -32,6 +33,10 @@ def chat_format(
         return parser or trainer.protocol.parse, trainer.protocol.encoder(limits)
     if not trainer.tools:
         return parser, None
+    own = [tool for tool in trainer.tools if tool not in trainer.standalone_tools]  # of environments
+    for tool in own:
+        check_schema(f"a method of {type(getattr(tool, '__self__', tool)).__name__}", tool)
+    check_names([tool.__name__ for tool in trainer.standalone_tools] + sorted({tool.__name__ for tool in own}))
     tokenizer, stop_ids, kwargs = trainer.processing_class, trainer.eos_token_ids, trainer.template_kwargs
     check_template_of(trainer, ignore=FindingKind.UNREADABLE_CALLS if parser is not None else None)
     parser = parser or TemplateParser(tokenizer, tools=trainer.tools, stop_token_ids=stop_ids, template_kwargs=kwargs)

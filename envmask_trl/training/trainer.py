@@ -24,6 +24,7 @@ from ..trajectory import Trajectory
 from ._trl import HookedGRPOTrainer, any_template_accepted
 from .chat_format import chat_format
 from .config import DEFAULT_ITERATIONS, EnvMaskGRPOConfig
+from .functions_given import check_tools
 from .left_out import left_out
 from .loss_inputs import ROW_MEAN_LOSSES, Batch, annotate_windows, apply_mask, trained_positions, window_counts
 from .micro_batches import arrange, depends_on_split
@@ -86,6 +87,7 @@ class EnvMaskGRPOTrainer(HookedGRPOTrainer):
             if args.max_tool_calling_iterations is None:
                 logger.warning(f"max_tool_calling_iterations is not set; {DEFAULT_ITERATIONS} rounds of tools at most")
             args = engine_stops_at(EnvMaskGRPOConfig.from_grpo_config(args), protocol)
+        check_tools(kwargs.get("tools"))
         with any_template_accepted():
             super().__init__(model, reward_funcs, args, train_dataset, *further, **kwargs)
         self.args = EnvMaskGRPOConfig.from_grpo_config(self.args)

@@ -3,15 +3,19 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from datasets import Dataset
+from datasets import Dataset, DatasetDict
 from pyarrow import compute
 from pyarrow.types import is_large_list, is_large_string, is_list, is_string
+from torch import nn
 
+from .functions_given import check_accepts, check_reward_function
 from .rows import REWARD_COLUMNS
 
 if TYPE_CHECKING:
     from .trainer import EnvMaskGRPOTrainer
 
+TRL_KEYWORDS = ("prompts", "completions", "completion_ids", "trainer_state", "log_extra", "log_metric")
+NO_KEYWORDS = ("prompt", "completion", "completion_ids")  # columns that TRL keeps from reward functions
 ELSEWHERE = {  # options of `generate` that this library has another place for
     "max_new_tokens": "set max_turn_tokens or max_completion_length",
     "max_length": "set max_completion_length",
@@ -27,6 +31,10 @@ def check_trainer(trainer: "EnvMaskGRPOTrainer", *, parser: object | None) -> No
     named |= dict(evaluated) if isinstance(evaluated, Mapping) else {"eval_dataset": evaluated}
     for name, dataset in named.items():
         check_dataset(name, dataset, has_tools=bool(trainer.tools) and trainer.protocol is None)
+        if dataset is not None and trainer.rollout_func is None:  # which may add keywords
+            check_keywords(trainer, dataset)
+    if None in trainer.eos_token_ids:
+        raise ValueError("the tokenizer has no eos token, so no turn could end; set tokenizer.eos_token")
     given = trainer.args.generation_kwargs or {}
     for option, remedy in ELSEWHERE.items():
         if option in given:
@@ -37,15 +45,34 @@ def check_trainer(trainer: "EnvMaskGRPOTrainer", *, parser: object | None) -> No
         raise ValueError("parser reads calls, but there is no tool to call; pass tools, or leave parser out")
 
 
+def check_keywords(trainer: "EnvMaskGRPOTrainer", dataset: Any) -> None:
+    """Raise ValueError where a reward function or a `reset` cannot be called with the keywords that it will get."""
+    given = {*TRL_KEYWORDS, *REWARD_COLUMNS}
+    if trainer.environment_factories is not None:
+        given.add("environments")
+    names = getattr(dataset, "column_names", None)
+    columns = None if names is None else [name for name in names if name not in NO_KEYWORDS]
+    for function in trainer.reward_funcs:
+        if not isinstance(function, nn.Module):
+            check_reward_function(function, given=given, columns=columns)
+    for environment in trainer.probed_environments:
+        kept = [name for name in names or () if name != "environment"]  # which chooses among several environments
+        check_accepts(f"{type(environment).__name__}.reset", environment.reset, kept)
+
+
 def check_dataset(name: str, dataset: Any, *, has_tools: bool) -> None:
     """Columns, and in a data set that is at hand, every prompt.
 
     Raises:
         ValueError: names the data set, and the row.
     """
+    if isinstance(dataset, DatasetDict) and name == "train_dataset":
+        raise ValueError(f"{name} is a DatasetDict of {', '.join(dataset)}, expected one of these; write dataset[...]")
     columns = getattr(dataset, "column_names", None)
     if columns is None:
         return
+    if isinstance(dataset, Dataset) and not len(dataset):
+        raise ValueError(f"{name} has no rows, expected at least one; was everything filtered out?")
     taken = sorted(set(REWARD_COLUMNS) & set(columns))
     if taken:
         raise ValueError(
@@ -61,7 +88,13 @@ def check_dataset(name: str, dataset: Any, *, has_tools: bool) -> None:
             f"{name} has no prompt in row {row}, found {dataset[row]['prompt']!r}, expected a text or at least one "
             "message; remove the row"
         )
-    if has_tools and len(dataset) and isinstance(dataset[0]["prompt"], str):
+    first = dataset[0]["prompt"]
+    if isinstance(first, list) and not all(isinstance(message, Mapping) and "role" in message for message in first):
+        raise ValueError(
+            f"{name} has in row 0 the prompt {first!r}, expected messages such as "
+            "{'role': 'user', 'content': '...'}; rename their keys"
+        )
+    if has_tools and isinstance(first, str):
         raise ValueError(
             f"the prompts of {name} are texts, which the chat template cannot show tools in; make each a list of "
             "messages such as [{'role': 'user', 'content': '...'}]"
