@@ -150,13 +150,50 @@ def test_rows_that_are_over_are_forgotten():
     assert list(sampler.kept) == [2] and sampler.kept[2].home.seen.size(0) == 1
 
 
+def test_a_parked_row_goes_on_as_if_it_had_not_been_away_and_nothing_else_is_kept_for_it():
+    model = impatient_model(TOKENIZER)
+
+    def two_turns(*, parked):
+        torch.manual_seed(3)
+        sampler = KeptCacheSampler(model, TOKENIZER)
+        contexts = [Context(row, PROMPTS[row]) for row in range(6)]
+        first = sampler.sample(contexts, BUDGETS)
+        again = [Context(c.id, (*c.token_ids, *s.token_ids, 30, 31)) for c, s in zip(contexts, first, strict=True)]
+        if not parked:
+            return sampler.sample(again, BUDGETS)[4:]
+        sampler.sample(again[:2], BUDGETS[:2], parked=[4, 5])
+        homes = {id(kept.home): kept.home for kept in sampler.kept.values()}
+        assert list(sampler.kept) == [4, 5, 0, 1] and sum(home.seen.size(0) for home in homes.values()) == 4
+        assert all(layer.key_buffer.size(0) == home.seen.size(0) for home in homes.values() for layer in home.layers)
+        with forwarded(model) as shapes:
+            turns = sampler.sample(again[4:], BUDGETS[4:])
+        assert shapes[0] == (2, 3, 6), "the sampled token and the two of the observation"
+        return turns
+
+    expected = two_turns(parked=False)
+    assert [turn.token_ids for turn in two_turns(parked=True)] == [turn.token_ids for turn in expected]
+
+
+def test_each_turn_is_told_once_when_it_ends_and_before_longer_ones_have():
+    sampler = KeptCacheSampler(impatient_model(TOKENIZER), TOKENIZER)
+    told = []
+    contexts = [Context(row + 7, PROMPTS[row]) for row in range(6)]
+    samples = sampler.sample(contexts, BUDGETS, on_turn=lambda row, sample: told.append((row, sample)))
+    assert sorted(told, key=lambda pair: pair[0]) == list(enumerate(samples))
+    lengths = [len(sample.token_ids) for _, sample in told]
+    assert lengths == sorted(lengths) and lengths[0] < lengths[-1]
+
+
 def test_a_cache_never_survives_a_weight_update():
     model = impatient_model(TOKENIZER)
     sampler = KeptCacheSampler(model, TOKENIZER, do_sample=False)
     context = Context(0, (*PROMPTS[0], *sampler.sample([Context(0, PROMPTS[0])], [4])[0].token_ids, 30))
+    sampler.sample([Context(1, PROMPTS[1])], [4], parked=[0])
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
     model(torch.tensor([PROMPTS[0]])).logits.sum().backward()
     optimizer.step()
+    sampler.sample([Context(2, PROMPTS[1])], [4], parked=[0, 1])
+    assert list(sampler.kept) == [2], "parked rows are dropped as well"
     with forwarded(model) as shapes:
         after = sampler.sample([context], [9])
     assert shapes[0][1] == len(context.token_ids), "all of it is encoded again"

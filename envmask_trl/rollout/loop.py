@@ -1,14 +1,14 @@
 """The turn loop. Knows token ids, text and tools: no tensors, no trainer.
 
 Each round: sample all live rollouts, parse, run all calls of all rollouts at once, append the observations, drop the
-rollouts that stopped.
+rollouts that stopped. A sampler that can does not wait for slow tools: see `waves.py`.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass
 from json import JSONDecodeError
-from typing import Any
+from typing import Any, cast
 
 from transformers import PreTrainedTokenizerBase
 
@@ -18,11 +18,13 @@ from .environments import is_done, tools_by_name
 from .episodes import Environments, Episode, all_tools, encode_prompt, open_episodes
 from .limits import RolloutLimits
 from .observations import ObservationEncoder
-from .samplers import Sample, Sampler
+from .samplers import OverlappingSampler, Sample, Sampler
 from .search.tag_protocol import TagProtocol
 from .state import RolloutState
 from .tool_calls import ParsedTurn, TemplateParser, TurnParser, short_reason
+from .tool_flight import ToolFlight
 from .tools import ToolRunner
+from .waves import Waves
 
 Phase = Callable[[str], AbstractContextManager]
 BESIDE_A_PROTOCOL = "a protocol calls a tool of its own; leave out tools, row_tools and environments"
@@ -59,7 +61,7 @@ def run_rollouts(
     Args:
         prompts: message lists, or texts (which are encoded as they are, and take no tools).
         tokenizer: a fast tokenizer; with tools, it needs a chat template.
-        sampler: see `Sampler`.
+        sampler: see `Sampler`, and `OverlappingSampler` for one that goes on while tools are at work.
         tools: functions with type hints and a docstring, sync or async, for every rollout.
         row_tools: further tools per rollout; `tools` and they are what that rollout may call.
         environments: TRL's contract: a factory, then each rollout gets its own instance, reset with its row and closed
@@ -75,7 +77,8 @@ def run_rollouts(
         stop_token_ids: every id that ends a turn; by default those the sampler stops at, or the tokenizer's eos.
         template_kwargs: as for `apply_chat_template`, the same for prompts and observations.
         any_live: told how many rollouts still run here, says whether any process still has one. An engine whose
-            processes wait for each other is so asked for the same number of rounds everywhere.
+            processes wait for each other is so asked for the same number of rounds everywhere. A sampler that overlaps
+            tools is asked until all rollouts here have stopped.
         phase: opens a context around each part of a round, "sampling", "tools" and "observations", to measure it.
 
     Raises:
@@ -122,8 +125,10 @@ def run_rollouts(
             )
         check_parser_has_use(parser, encoder, any_prompt=bool(episodes))
         loop = TurnLoop(tokenizer, sampler, limits, parser, encoder, runner, stop_ids, phase, protocol)
+        overlaps = getattr(sampler, "overlap_tools", False)
+        play = Waves(loop, cast(OverlappingSampler, sampler), ToolFlight(runner)).play if overlaps else loop.play_round
         while any_live(len(live := [state for state in states if state.live])):
-            loop.play_round(live)
+            play(live)
         return [state.freeze() for state in states]
 
 
@@ -160,15 +165,18 @@ class TurnLoop:
 
     def play_round(self, live: list[RolloutState]) -> None:
         """One turn of the model for each live rollout, then one round of all their calls."""
-        budgets = [
-            min(state.room(self.limits), self.limits.max_turn_tokens or state.room(self.limits)) for state in live
-        ]
+        budgets = [self.budget(state) for state in live]
         with self.phase("sampling"):
             samples = self.sampler.sample([state.context() for state in live], budgets)
         check_samples(samples, live)
         for state, sample, budget in zip(live, samples, budgets, strict=True):
             self.take_turn(state, sample, budget)
         self.answer_calls([state for state in live if state.live])
+
+    def budget(self, state: RolloutState) -> int:
+        """The most tokens that the next turn may have."""
+        room = state.room(self.limits)
+        return min(room, self.limits.max_turn_tokens or room)
 
     def take_turn(self, state: RolloutState, sample: Sample, budget: int) -> None:
         """Append what was sampled and decide whether the rollout goes on."""
@@ -222,16 +230,20 @@ class TurnLoop:
         with self.phase("tools"):
             all_results = self.runner.run([state.job() for state in states]) if states else []
         for state, results in zip(states, all_results, strict=True):
-            results = results or [unreadable(state)]
-            state.add_results(results)
-            if any(result.status is CallStatus.ABORTED for result in results):
-                state.finish(StopReason.ENV_ERROR)
-            elif state.environment is not None and is_done(state.environment):
-                state.finish(StopReason.ENV_DONE)
-            elif state.malformed_calls > self.limits.max_malformed_calls:
-                state.finish(StopReason.MALFORMED)
-            else:
-                self.show_results(state, results)
+            self.take_results(state, results)
+
+    def take_results(self, state: RolloutState, results: list[ToolResult]) -> None:
+        """Record what the calls of a rollout returned, and show it unless the rollout ends here."""
+        results = results or [unreadable(state)]
+        state.add_results(results)
+        if any(result.status is CallStatus.ABORTED for result in results):
+            state.finish(StopReason.ENV_ERROR)
+        elif state.environment is not None and is_done(state.environment):
+            state.finish(StopReason.ENV_DONE)
+        elif state.malformed_calls > self.limits.max_malformed_calls:
+            state.finish(StopReason.MALFORMED)
+        else:
+            self.show_results(state, results)
 
     def show_results(self, state: RolloutState, results: list[ToolResult]) -> None:
         assert self.encoder is not None

@@ -53,7 +53,8 @@ class OverlappingSampler(Sampler, Protocol):
 
     Then rollouts whose tools are at work are left out of a call and named in `parked`; they come back later. What a
     rollout samples must not depend on when. `on_turn(row, sample)` is told of each turn when it ends, while the others
-    are still being sampled; `row` is its place in `contexts`.
+    are still being sampled; `row` is its place in `contexts`. Processes call it unequally often: it must not wait for
+    those of other processes.
     """
 
     overlap_tools: bool

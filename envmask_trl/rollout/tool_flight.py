@@ -4,7 +4,7 @@ add({0: job})  ->  lanes  ->  running, each call in its own thread  ->  take() =
 """
 
 from collections import deque
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping, Set
 from math import inf
 from queue import SimpleQueue
 from time import perf_counter
@@ -52,7 +52,7 @@ class ToolFlight:
             self._lanes += lanes
             self._advance()
 
-    def wait(self, enough: Callable[[Collection[int]], bool], *, until_s: float = inf) -> None:
+    def wait(self, enough: Callable[[Set[int]], bool], *, until_s: float = inf) -> None:
         """Return when `enough` says so of the names still at work, when there are none, or at `until_s`.
 
         Args:

@@ -16,7 +16,7 @@ Credit = Literal["outcome", "turn_discounted", "turn", "gigpo"]
 DEFAULT_ITERATIONS = 16
 SWITCHES = (
     *("mask_env_tokens", "strict_observations", "shared_prefix", "balance_micro_batches"),
-    *("audit_first_step", "save_rollouts"),
+    *("overlap_tools", "audit_first_step", "save_rollouts"),
 )
 
 
@@ -82,6 +82,11 @@ class EnvMaskGRPOConfig(GRPOConfig):
     min_answer_tokens: int = option(8, "Room that an observation must leave for the model's next turn.")
     tool_timeout_s: float = option(30.0, "Deadline of one tool call in seconds.")
     tool_retries: int = option(0, "Further tries after a tool raised, within the same deadline.")
+    overlap_tools: bool = option(
+        True,
+        "Rollouts go on while tools of others are at work, with the sampler 'kept_cache'. False is for tools that "
+        "cannot run beside the model, because they use it or its device.",
+    )
     audit_first_step: bool = option(
         False, "Audit the first generation before it is trained: print what is learned and seen, raise on a fault."
     )

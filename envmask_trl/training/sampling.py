@@ -54,6 +54,7 @@ def open_sampler(trainer: "EnvMaskGRPOTrainer") -> Iterator[Sampler]:
             stop_token_ids=trainer.eos_token_ids,
             stop_strings=stop_strings(trainer),
             generation_kwargs=sampling_options(trainer),
+            overlap_tools=trainer.args.overlap_tools,
         )
 
 
