@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from transformers import GPT2Config, GPT2LMHeadModel, GPTNeoConfig, GPTNeoForCausalLM
 from trl.trainer.utils import add_fused_lm_head
 
 from envmask_trl import EnvMaskGRPOConfig, EnvMaskGRPOTrainer
@@ -110,6 +111,32 @@ def test_cutting_padding_changes_no_number_and_forwards_less():
     torch.testing.assert_close(found.log_probs, expected.log_probs, atol=1e-5, rtol=0)
     torch.testing.assert_close(found.entropy, expected.entropy, atol=1e-5, rtol=0)
     assert found.log_probs.abs().sum() > 0
+
+
+COUNTING_COLUMNS = {  # by learned positions, and by a window that is as wide as columns are apart
+    "learned positions": lambda: GPT2LMHeadModel(GPT2Config(vocab_size=32, n_embd=16, n_layer=1, n_head=2)),
+    "a window": lambda: GPTNeoForCausalLM(
+        GPTNeoConfig(vocab_size=32, hidden_size=16, num_heads=2, num_layers=1, attention_types=[[["local"], 1]],
+                     window_size=3, max_position_embeddings=32)
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", COUNTING_COLUMNS)
+def test_padding_before_a_row_does_not_move_its_positions(what):
+    torch.manual_seed(0)
+    model = COUNTING_COLUMNS[what]().eval()
+    for weight in model.parameters():
+        weight.data.mul_(10)
+    add_fused_lm_head(model, outputs=("log_probs", "entropy"))
+    batch = inputs_of(micro_batches([ROWS[0], ROWS[1], ROWS[3], ROWS[2]])[0])  # SECOND stands two columns further right
+    with only_labelled_positions_scored(), torch.no_grad():
+        found = forward_cut(model, **batch).log_probs
+        ids = torch.tensor([SECOND + ROWS[1][1]])
+        alone = model(ids).logits.log_softmax(-1)[0, 1:-1].gather(1, ids[0, 2:].unsqueeze(1)).squeeze(1)
+        as_padded = model(**batch).log_probs
+    torch.testing.assert_close(found[1, 3:], alone, atol=1e-5, rtol=0)
+    assert (as_padded[1, 3:] - alone).abs().max() > 0.1, "the model must count columns for this test to say something"
 
 
 @pytest.mark.parametrize("shared_prefix", [True, False])

@@ -11,6 +11,7 @@ from trl.trainer.utils import add_fused_lm_head
 from envmask_trl import EnvMaskGRPOConfig, EnvMaskGRPOTrainer
 from envmask_trl.training import shared_prefix
 from envmask_trl.training._trl import only_labelled_positions_scored
+from envmask_trl.training.micro_batches import forward_cut
 from envmask_trl.training.shared_prefix import Packed, TreeForward, forward_as_trees, tree_forward
 from envmask_trl.training.tree_attention import Bundle
 
@@ -148,7 +149,7 @@ def test_the_first_micro_batch_is_compared_and_a_difference_turns_trees_off_alou
     monkeypatch.setattr(shared_prefix.logger, "propagate", True)
     log_probs = scored(model, forward)[0]
     assert forward.agrees is False and "shared_prefix is off: on the first micro-batch" in caplog.text
-    assert torch.equal(log_probs, scored(model, apart)[0])
+    assert torch.equal(log_probs, scored(model, forward_cut)[0])
 
 
 def test_an_auxiliary_loss_keeps_the_rows_apart():

@@ -8,9 +8,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
 Batch = dict[str, Any]
+IGNORED = -100
+PER_TOKEN = ("log_probs", "entropy")  # what is read of the model's output
 SPLIT_BY_TRL = ("bnpo",)  # the loss types that divide by a micro-batch's own tokens
 
 
@@ -60,18 +61,44 @@ def row_keys(batch: Batch, *, as_trees: bool) -> list[Any]:
 
 
 def forward_cut(model: Any, *, input_ids: Tensor, attention_mask: Tensor, labels: Tensor, **inputs: Any) -> Any:
-    """As `model(..., labels=labels)` with TRL's fused LM head, without columns that no row has a token in."""
-    used = attention_mask.any(dim=0).nonzero()
-    first, end = int(used[0]), int(used[-1]) + 1
-    cut = {"input_ids": input_ids, "attention_mask": attention_mask, "labels": labels}
-    output = model(**{name: values[:, first:end] for name, values in cut.items()}, **inputs)
-    for name in ("log_probs", "entropy"):
+    """As `model(..., labels=labels)` with TRL's fused LM head; each row moved to the left, padding cut or behind it.
+
+    What stands behind a row cannot reach it. Padding before it does where a model counts positions by column, carries a
+    state from token to token or attends within a window: there a row's numbers would depend on the rows beside it.
+
+        _ _ P P c c _        P P c c . .
+        P P P P c c c   ->   P P P P c c c
+    """
+    columns, is_inside = flush_left(attention_mask)
+    output = model(
+        input_ids=input_ids.gather(1, columns),
+        attention_mask=attention_mask.gather(1, columns) * is_inside,
+        labels=labels.gather(1, columns).masked_fill(~is_inside, IGNORED),
+        **inputs,
+    )
+    for name in PER_TOKEN:
         if output.get(name) is not None:
-            output[name] = pad(output[name], (first, labels.size(1) - end))
+            output[name] = moved_back(output[name], columns[:, :1], labels.size(1) - 1)
     return output
+
+
+def flush_left(attention_mask: Tensor) -> tuple[Tensor, Tensor]:
+    """For rows without gaps: which of T columns stands in each of the W that are left, [B, W], and whether one does."""
+    starts = attention_mask.argmax(dim=1, keepdim=True)
+    width = max(2, int(attention_mask.sum(dim=1).max()))
+    columns = starts + torch.arange(width, device=starts.device)
+    is_inside = columns < attention_mask.size(1)
+    return columns.where(is_inside, 0), is_inside
+
+
+def moved_back(values: Tensor, starts: Tensor, width: int) -> Tensor:
+    """From [B, W] to [B, width], each row beginning at its start again, 0 elsewhere."""
+    places = torch.arange(width, device=values.device) - starts
+    is_inside = (places >= 0) & (places < values.size(1))
+    return values.gather(1, places.where(is_inside, 0)).where(is_inside, 0)
 
 
 def padded_share(attention_mask: Tensor) -> float:
     """Padding that `forward_cut` forwards, as a share of all that it does."""
-    used = attention_mask[:, attention_mask.any(dim=0)]
-    return 1 - used.float().mean().item()
+    lengths = attention_mask.sum(dim=1)
+    return 1 - (lengths.sum() / (lengths.max() * len(lengths))).item()

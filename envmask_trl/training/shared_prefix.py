@@ -15,15 +15,13 @@ from transformers import DynamicCache, PreTrainedModel
 from transformers.cache_utils import DynamicLayer
 from transformers.utils import logging
 
-from .micro_batches import forward_cut
+from .micro_batches import IGNORED, PER_TOKEN, forward_cut
 from .token_tree import Tree
 from .tree_attention import TreeAttention
 
 logger = logging.get_logger(__name__)
-IGNORED = -100
 TAKEN = {"input_ids", "attention_mask", "labels", "fused_lm_head"}
 TOLERANCE, HALF_TOLERANCE = 1e-3, 0.1  # of a log-prob in float32, and in half precision
-PER_TOKEN = ("log_probs", "entropy")  # what is read of the model's output
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +90,9 @@ class TreeForward:
             return forward_cut(model, **inputs)
         if self.agrees is None:
             with torch.no_grad():
-                self.agrees = same_logprobs(model(**inputs).log_probs, forward_as_trees(model, **inputs).log_probs)
+                self.agrees = same_logprobs(
+                    forward_cut(model, **inputs).log_probs, forward_as_trees(model, **inputs).log_probs
+                )
             return self(model, **inputs)
         return forward_as_trees(model, **inputs)
 
