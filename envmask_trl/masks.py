@@ -3,14 +3,15 @@
 Every mask says what its 1 keeps. Masks select (`torch.where`); they never multiply, because `0 * nan` is `nan`.
 """
 
-from collections.abc import Collection
+from collections.abc import Iterable
+from operator import index
 
 import torch
 from torch import Tensor
 
 
 def completion_mask_from_env_mask(
-    env_mask: Tensor, token_ids: Tensor | None = None, eos_token_ids: Collection[int] | None = None
+    env_mask: Tensor, token_ids: Tensor | None = None, eos_token_ids: Iterable[int] | None = None
 ) -> Tensor:
     """Which next-token predictions are trained: `env_mask[:, 1:]`, nothing after the end of the last model turn.
 
@@ -37,18 +38,32 @@ def completion_mask_from_env_mask(
         raise ValueError("completion_mask_from_env_mask got only one of token_ids and eos_token_ids; it needs both")
     if token_ids is None or eos_token_ids is None or not env_mask.size(1):
         return env_mask[:, 1:].clone()
+    check_ids(token_ids)
     if token_ids.shape != env_mask.shape:
         raise ValueError(
             f"env_mask has shape {tuple(env_mask.shape)} but token_ids {tuple(token_ids.shape)}; "
             "both must cover prompt + completion of the same rows"
         )
-    if isinstance(eos_token_ids, int) or any(token_id is None for token_id in eos_token_ids):
-        raise ValueError(f"eos_token_ids is {eos_token_ids}, expected a collection of token ids such as {{2}}")
     in_last_run = last_model_run(env_mask)  # [B, T]
-    eos = torch.tensor(sorted(eos_token_ids), device=token_ids.device, dtype=token_ids.dtype)
-    is_eos = torch.isin(token_ids, eos) & in_last_run
+    eos = torch.tensor(known_eos_ids(eos_token_ids), device=token_ids.device, dtype=torch.long)
+    is_eos = torch.isin(token_ids.long(), eos) & in_last_run
     eos_before = is_eos.cumsum(dim=1) - is_eos.long()
     return env_mask.masked_fill(in_last_run & (eos_before > 0), 0)[:, 1:]
+
+
+def check_ids(token_ids: Tensor) -> None:
+    if not isinstance(token_ids, Tensor):
+        raise ValueError(f"token_ids is a {type(token_ids).__name__}, expected a tensor [batch, tokens]")
+
+
+def known_eos_ids(eos_token_ids: Iterable[int]) -> list[int]:
+    """The ids in order, of any container, a tensor or a generator too; anything else is a ValueError."""
+    try:
+        return sorted({index(token_id) for token_id in eos_token_ids})
+    except TypeError:
+        raise ValueError(
+            f"eos_token_ids is {eos_token_ids}, expected a collection of token ids such as {{2}}"
+        ) from None
 
 
 def last_model_run(env_mask: Tensor) -> Tensor:

@@ -4,17 +4,26 @@
 reward is computed on exactly the tokens that the loss sees. Knows columns of ids: no tensors, no model.
 """
 
+import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from numbers import Integral
+from typing import Any, Protocol, runtime_checkable
 
 REQUIRED_COLUMNS = ("prompt_ids", "completion_ids", "env_mask")
-PARALLEL_COLUMNS = ("logprobs", "turn_index")  # optional, one value per completion token
+PARALLEL_COLUMNS = ("logprobs", "turn_index", "sources", "loss_mask")  # optional, one value per completion token
 
 
 class Decoder(Protocol):
     """The one method of a tokenizer that packing needs."""
 
     def decode(self, token_ids: Any, skip_special_tokens: bool = ...) -> Any: ...
+
+
+@runtime_checkable
+class Array(Protocol):
+    """What data sets in another format hold: tensors and arrays."""
+
+    def tolist(self) -> Any: ...
 
 
 def pack_rollouts(
@@ -39,11 +48,13 @@ def pack_rollouts(
         dataset.map(pack_rollouts, batched=True, fn_kwargs={"max_total_length": 4096, "tokenizer": tokenizer})
 
     Args:
-        batch: columns `prompt_ids`, `completion_ids`, `env_mask` (over the completion; 1 = sampled), lists of ints per
-            row; optionally the `parallel_columns` and `unfinished` (bool per row); other columns stay untouched.
+        batch: columns `prompt_ids`, `completion_ids`, `env_mask` (over the completion; 1 = sampled), lists, tensors or
+            arrays of whole numbers per row; optionally the `parallel_columns` and `unfinished` (bool per row); other
+            columns stay untouched, with a warning if one looks parallel and a row is cut.
         max_total_length: most tokens of prompt + completion, at least 1.
         tokenizer: decodes the kept ids into the two text columns; without it there are none.
-        parallel_columns: names of further columns with one value per completion token; absent ones are ignored.
+        parallel_columns: names of further columns with one value per completion token. Of the default ones, those of
+            saved rollouts among them, absent ones are ignored.
         skip_special_tokens: leave control tokens out of the text columns.
 
     Returns:
@@ -54,12 +65,18 @@ def pack_rollouts(
         `model_text`: the same without what the model did not write; its turns are joined by a newline.
 
     Raises:
-        ValueError: a column is missing, the lengths of one row differ, or a mask holds other values than 0 and 1.
+        ValueError: a column is missing, the lengths of one row differ, an id is no whole number of at least 0, or a
+            mask holds other values than 0 and 1.
     """
     if isinstance(parallel_columns, str):
         raise ValueError(f"parallel_columns is {parallel_columns!r}, expected a list of names; write [name]")
+    absent = [name for name in parallel_columns if name not in batch and name not in PARALLEL_COLUMNS]
+    if absent:
+        raise ValueError(f"parallel_columns names {absent}, which the batch does not have; found {sorted(batch)}")
+    batch = {name: _as_lists(values) for name, values in batch.items()}
     parallel = ["completion_ids", "env_mask", *(name for name in parallel_columns if _present(batch, name))]
     _check(batch, parallel, max_total_length)
+    _warn_of_uncut(batch, parallel, max_total_length)
     rows = [_cut(row, parallel, max_total_length) for row in _rows(batch)]
     if tokenizer is not None:
         for row in rows:
@@ -108,13 +125,34 @@ def _rows(batch: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
     return [dict(zip(batch, values, strict=True)) for values in zip(*batch.values(), strict=True)]
 
 
+def _as_lists(values: Sequence[Any]) -> Sequence[Any]:
+    """Rows that are tensors or arrays as lists; a column that is one as a list of its rows."""
+    values = values.tolist() if isinstance(values, Array) else values
+    return [row.tolist() if isinstance(row, Array) else row for row in values]
+
+
+def _warn_of_uncut(batch: Mapping[str, Sequence[Any]], parallel: list[str], max_total_length: int) -> None:
+    """Say which columns look parallel but are not named, if a row is cut: they fall out of line."""
+    lengths = [len(ids) for ids in batch["completion_ids"]]
+    if not any(len(p) + n > max_total_length for p, n in zip(batch["prompt_ids"], lengths, strict=True)):
+        return
+    for name, rows in batch.items():
+        if name in (*parallel, "prompt_ids") or not all(isinstance(row, list) for row in rows):
+            continue
+        if [len(row) for row in rows] == lengths and all(isinstance(x, (int, float)) for row in rows for x in row):
+            warnings.warn(
+                f"column {name} has one number per completion token but is not cut with them; add it to parallel_columns",
+                stacklevel=3,
+            )
+
+
 def _present(batch: Mapping[str, Sequence[Any]], name: str) -> bool:
     return name in batch and any(values is not None for values in batch[name])
 
 
 def _check(batch: Mapping[str, Sequence[Any]], parallel: list[str], max_total_length: int) -> None:
     """Raise on columns that cannot come from one rollout, naming row, column and lengths."""
-    if not isinstance(max_total_length, int) or isinstance(max_total_length, bool) or max_total_length < 1:
+    if not isinstance(max_total_length, Integral) or isinstance(max_total_length, bool) or max_total_length < 1:
         raise ValueError(f"max_total_length is {max_total_length}, expected a whole number of at least 1 token")
     missing = [name for name in REQUIRED_COLUMNS if name not in batch]
     if missing:
@@ -125,8 +163,7 @@ def _check(batch: Mapping[str, Sequence[Any]], parallel: list[str], max_total_le
             raise ValueError(f"column {name} has {len(values)} rows but completion_ids has {num_rows}")
     for index, ids in enumerate(batch["completion_ids"]):
         for name in ("prompt_ids", "completion_ids"):
-            if not hasattr(batch[name][index], "__len__") or isinstance(batch[name][index], str):
-                raise ValueError(f"row {index}: {name} is {batch[name][index]!r}, expected a list of token ids")
+            _check_ids(index, name, batch[name][index])
         for name in parallel:
             values = batch[name][index]
             found = "nothing" if values is None else f"{len(values)} values"
@@ -138,3 +175,13 @@ def _check(batch: Mapping[str, Sequence[Any]], parallel: list[str], max_total_le
         wrong = [value for value in batch["env_mask"][index] if value not in (0, 1)]
         if wrong:
             raise ValueError(f"row {index}: env_mask holds {wrong[0]!r}, expected only 0 (environment) and 1 (sampled)")
+
+
+def _check_ids(index: int, name: str, ids: Any) -> None:
+    if not isinstance(ids, (list, tuple)):
+        raise ValueError(f"row {index}: {name} is {ids!r}, expected a list of token ids")
+    for token_id in ids:
+        if not isinstance(token_id, Integral) or isinstance(token_id, bool) or token_id < 0:
+            raise ValueError(
+                f"row {index}: {name} holds {token_id!r}, expected only token ids, which are whole numbers from 0 on"
+            )

@@ -7,11 +7,15 @@ import pytest
 
 from envmask_trl import (
     CallStatus,
+    ParsedTurn,
     RolloutLimits,
     ScriptedSampler,
     StopReason,
+    ToolCall,
     ToolRunner,
+    load_rollouts,
     run_rollouts,
+    save_rollouts,
 )
 
 from .scripted_turns import ANSWER, CALL, PROMPT, call, ids, play, text, tokenizer
@@ -90,6 +94,49 @@ def test_a_call_that_cannot_be_read_runs_nothing_and_the_rollout_goes_on(argumen
     assert runs == [] and row.stop_reason is StopReason.ANSWERED and row.malformed_calls == 1
     assert row.tool_results[0].status is CallStatus.MALFORMED
     assert text(row).startswith("Error: the tool call could not be read (")
+
+
+DEEP = "[" * 3000
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        ('{"city": ' + DEEP + "]" * 3000 + "}", "recursion depth"),
+        ('{"city": ' + DEEP, "recursion depth"),
+        ('{"city": ' + "[" * 500 + "]" * 500 + "}", "nested more than 64 deep"),
+        ('{"city": ' + '{"a": ' * 70 + "1" + "}" * 70 + "}", "nested more than 64 deep"),
+        ('{"city": "Oslo \\ud83d"}', "half of a character"),
+        ('{"\\udc00": "Oslo"}', "half of a character"),
+        ('{"city": ' + "1" * 5000 + "}", "Exceeds the limit"),
+    ],
+    ids=["closed", "open", "copied", "objects", "value", "key", "number"],
+)
+@pytest.mark.parametrize("own", [False, True], ids=["template", "own parser"])
+def test_arguments_that_python_cannot_hold_or_write_down_end_one_turn_and_not_the_run(own, arguments, reason, tmp_path):
+    """JSON allows any depth and half a character: the one exhausts the stack, the other no file takes."""
+    scripts = [[call(arguments=arguments), ANSWER], [call(), ANSWER]]
+    limits = RolloutLimits(max_completion_length=20_000)
+    first, second = play(*scripts, limits=limits, parser=reads_calls if own else None)
+    assert first.tool_results[0].status is CallStatus.MALFORMED and reason in first.tool_results[0].content
+    assert first.stop_reason is StopReason.ANSWERED and second.tool_results[0].status is CallStatus.OK
+    save_rollouts([first, second], tmp_path / "rows.parquet")
+    assert len(load_rollouts(tmp_path / "rows.parquet")) == 2
+
+
+@pytest.mark.parametrize("name", ["wea\\ud83dther", "\\udfff"])
+def test_a_name_with_half_a_character_is_answered_as_unreadable(name):
+    (row,) = play([call(name), ANSWER])
+    assert row.tool_results[0].status is CallStatus.MALFORMED and row.stop_reason is StopReason.ANSWERED
+
+
+def reads_calls(turn: str) -> ParsedTurn:
+    """A parser of the same format that guards against nothing."""
+    if not turn.startswith("<tool_call>"):
+        return ParsedTurn("answer", {"role": "assistant", "content": turn})
+    function = json.loads(turn.removeprefix("<tool_call>").removesuffix("</tool_call><|im_end|>"))
+    message = {"role": "assistant", "content": "", "tool_calls": [{"type": "function", "function": function}]}
+    return ParsedTurn("calls", message, (ToolCall("", function["name"], function["arguments"]),))
 
 
 @pytest.mark.parametrize(

@@ -109,3 +109,36 @@ def test_selecting_removes_poison_that_multiplying_would_keep():
 def test_a_value_per_row_is_kept_where_its_row_keeps_anything():
     values = torch.tensor([[3.0], [float("nan")]])
     assert select(values, torch.tensor([[0, 1], [0, 0]])).tolist() == [[3.0], [0.0]]
+
+
+@pytest.mark.parametrize("eos", [[19, 18], range(18, 20), torch.tensor([19]), {19: "E"}.keys(), {19, 2**40}, {19, -1}])
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.int16])
+def test_the_end_is_found_whatever_holds_the_stop_ids_and_the_tokens(dtype, eos):
+    ids_ = torch.tensor([[1, 10, 19, 20, 11, 19, 12]], dtype=dtype)
+    mask = torch.tensor([[0, 1, 1, 0, 1, 1, 1]])
+    assert completion_mask_from_env_mask(mask, ids_, eos).tolist() == [[1, 1, 0, 1, 1, 0]]
+
+
+def test_stop_ids_from_a_generator_cut_as_a_list_does():
+    """It was read up while it was checked, and then nothing was cut."""
+    mask, ids_ = torch.tensor([[0, 1, 1]]), torch.tensor([[1, 19, 10]])
+    assert completion_mask_from_env_mask(mask, ids_, (token for token in [19])).tolist() == [[1, 0]]
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.int8, torch.float16, torch.bfloat16])
+def test_every_dtype_of_a_mask_gives_the_same_positions(dtype):
+    mask = torch.tensor([[0, 1, 1, 0, 1, 1, 1]], dtype=dtype)
+    ids_ = torch.tensor([[1, 10, 19, 20, 11, 19, 12]])
+    out = completion_mask_from_env_mask(mask, ids_, EOS)
+    assert out.dtype == dtype and out.int().tolist() == [[1, 1, 0, 1, 1, 0]]
+
+
+@pytest.mark.parametrize("eos", ["19", 19.0, torch.tensor(19), [19.5], [[19]]])
+def test_stop_ids_that_are_no_ids_are_named(eos):
+    with pytest.raises(ValueError, match="eos_token_ids is .*, expected a collection of token ids"):
+        completion_mask_from_env_mask(torch.tensor([[0, 1]]), torch.tensor([[1, 2]]), eos)
+
+
+def test_ids_that_are_no_tensor_are_named():
+    with pytest.raises(ValueError, match="token_ids is a list, expected a tensor"):
+        completion_mask_from_env_mask(torch.tensor([[0, 1]]), [[1, 2]], EOS)

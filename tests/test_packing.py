@@ -1,15 +1,19 @@
 """Fitting to a length: the prompt is kept, every parallel column is cut at the same place, text follows the ids."""
 
+import numpy as np
 import pytest
+import torch
 from datasets import Dataset
 
-from envmask_trl import pack_rollouts
+from envmask_trl import Segment, Source, StopReason, Trajectory, pack_rollouts
+from envmask_trl.inspect.records import rollout_columns
 
 
 class Letters:
     """A tokenizer whose id n is the byte n; 0 is a control token. Decodes as a byte-level tokenizer does."""
 
     def decode(self, token_ids, skip_special_tokens=False):
+        assert all(type(token_id) is int for token_id in token_ids)
         if skip_special_tokens:
             token_ids = [token for token in token_ids if token]
         return bytes(token_ids).decode("utf-8", errors="replace")
@@ -108,6 +112,13 @@ def test_it_is_a_datasets_map_function():
         ({"completion_ids": [[10, 11], None]}, "row 1: completion_ids is None, expected a list of token ids"),
         ({"prompt_ids": [None, [1]]}, "row 0: prompt_ids is None, expected a list of token ids"),
         ({"env_mask": [[1, None], [1]]}, "row 0: env_mask holds None, expected only 0"),
+        ({"completion_ids": [[10, None], [10]]}, "row 0: completion_ids holds None, expected only token ids"),
+        ({"completion_ids": [[10, 11.0], [10]]}, "row 0: completion_ids holds 11.0, expected only token ids"),
+        ({"completion_ids": [["a", "b"], [10]]}, "row 0: completion_ids holds 'a', expected only token ids"),
+        ({"completion_ids": [[10, -100], [10]]}, "row 0: completion_ids holds -100, expected only token ids"),
+        ({"completion_ids": [[[10], [11]], [10]]}, r"row 0: completion_ids holds \[10\], expected only token ids"),
+        ({"completion_ids": [{10, 11}, [10]]}, r"row 0: completion_ids is {10, 11}, expected a list of token ids"),
+        ({"prompt_ids": [[1], [True]]}, "row 1: prompt_ids holds True, expected only token ids"),
         ({"env_mask": ["11", [1]]}, "row 0: env_mask holds '1', expected only 0"),
     ],
 )
@@ -115,6 +126,46 @@ def test_columns_that_cannot_be_one_rollout_are_refused_by_row_column_and_length
     batch = {"prompt_ids": [[1], [1]], "completion_ids": [[10, 11], [10]], "env_mask": [[1, 1], [1]], **columns}
     with pytest.raises(ValueError, match=message):
         pack_rollouts(batch, max_total_length=9)
+
+
+@pytest.mark.parametrize("form", ["torch", "numpy"])
+@pytest.mark.parametrize("length", [2, 3], ids=["ragged", "rectangular"])
+def test_rows_of_tensors_and_arrays_are_packed_as_lists_are(form, length):
+    """A data set in another format gave lists of tensors, which no tokenizer decodes."""
+    completions = [[97, 98, 99], [100, 101, 102][:length]]
+    columns = {"prompt_ids": [[1, 2], [3]], "completion_ids": completions, "env_mask": [[1, 0, 1], [1, 0, 1][:length]]}
+    dataset = Dataset.from_dict(columns).with_format(form)
+    packed = pack_rollouts(dataset[:], max_total_length=4, tokenizer=Letters())
+    assert packed == pack_rollouts(columns, max_total_length=4, tokenizer=Letters())
+    assert packed["completion_ids"][0] == [97, 98] and type(packed["completion_ids"][0][0]) is int
+
+
+@pytest.mark.parametrize("limit", [np.int64(4), torch.tensor(4).item()])
+def test_a_limit_may_be_any_whole_number(limit):
+    assert pack(ids("pp"), COMPLETION, MASK, limit)["env_mask"] == [1, 1]
+
+
+def test_no_column_of_saved_rollouts_falls_out_of_line():
+    segments = (Segment(Source.PROMPT, (1,)), Segment(Source.MODEL, (97,)), Segment(Source.ENV, (98, 99)))
+    row = Trajectory((*segments, Segment(Source.MODEL, (100,))), StopReason.ANSWERED)
+    packed = pack_rollouts(rollout_columns([row]) | {"loss_mask": [[1, 0, 0, 1]]}, max_total_length=3)
+    assert packed["sources"] == [["model", "env"]] and packed["loss_mask"] == [[1, 0]]
+    assert packed["completion_ids"] == [[97, 98]] and packed["turn_index"] == [[0, -1]]
+
+
+def test_a_column_that_looks_parallel_and_is_not_named_is_said_when_a_row_is_cut():
+    batch = {"prompt_ids": [[1]], "completion_ids": [[97, 98]], "env_mask": [[1, 1]], "advantages": [[0.5, 0.7]]}
+    with pytest.warns(UserWarning, match="column advantages has one number per completion token but is not cut"):
+        assert pack_rollouts(batch, max_total_length=2)["advantages"] == [[0.5, 0.7]]
+    assert pack_rollouts(batch, max_total_length=3)["advantages"] == [[0.5, 0.7]]  # nothing is cut: nothing to say
+    cut = pack_rollouts(batch, max_total_length=2, parallel_columns=["advantages"])
+    assert cut["advantages"] == [[0.5]]
+
+
+def test_a_parallel_column_that_is_not_there_is_named():
+    batch = {"prompt_ids": [[1]], "completion_ids": [[97, 98]], "env_mask": [[1, 1]], "advantages": [[0.5, 0.7]]}
+    with pytest.raises(ValueError, match=r"parallel_columns names \['advantage'\], which the batch does not have"):
+        pack_rollouts(batch, max_total_length=2, parallel_columns=["advantage"])
 
 
 @pytest.mark.parametrize("limit", [None, 2.5, True, 0, float("nan"), "9"])

@@ -7,7 +7,6 @@ rollouts that stopped. A sampler that can does not wait for slow tools: see `wav
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass
-from json import JSONDecodeError
 from typing import Any, cast
 
 from transformers import PreTrainedTokenizerBase
@@ -21,14 +20,14 @@ from .observations import ObservationEncoder
 from .samplers import OverlappingSampler, Sample, Sampler
 from .search.tag_protocol import TagProtocol
 from .state import RolloutState
-from .tool_calls import ParsedTurn, TemplateParser, TurnParser, short_reason
+from .tool_calls import InconsistentTurn, ParsedTurn, TemplateParser, TurnParser, find_unusable, short_reason
 from .tool_flight import ToolFlight
 from .tools import ToolRunner
 from .waves import Waves
 
 Phase = Callable[[str], AbstractContextManager]
 BESIDE_A_PROTOCOL = "a protocol calls a tool of its own; leave out tools, row_tools and environments"
-UNREADABLE_TEXT = (JSONDecodeError, SyntaxError, LookupError)  # what reading a model's text raises; others are faults
+UNREADABLE_TEXT = (ValueError, SyntaxError, LookupError, RecursionError)  # of a model's text; others are faults
 UNREADABLE = "unreadable_call"  # stands in for the name of a call that could not be read
 
 
@@ -70,7 +69,7 @@ def run_rollouts(
         limits: budgets, see `RolloutLimits`.
         prompt_ids: the prompts, if they are encoded already.
         parser: from a turn's text to what was meant; by default transformers' response parsing. A turn on which it
-            raises a JSONDecodeError, SyntaxError or LookupError is malformed.
+            raises a ValueError (JSON's too), SyntaxError, LookupError or RecursionError is malformed.
         encoder: by default `ObservationEncoder(tokenizer, ...)` under the same limits.
         protocol: how a model without tools calls its one tool, in place of `tools`; see `TagProtocol`.
         tool_runner: by default one with a deadline of 30 s per call.
@@ -207,10 +206,14 @@ class TurnLoop:
         assert self.parser is not None
         try:
             turn = self.parser(str(self.tokenizer.decode(list(sample.token_ids))))
+        except InconsistentTurn:
+            raise
         except UNREADABLE_TEXT as error:
             return ParsedTurn("malformed", self.plain(sample).message, reason=short_reason(error))
         if not isinstance(turn, ParsedTurn):
             raise ValueError(f"the parser returned a {type(turn).__name__}, expected a ParsedTurn")
+        if (problem := find_unusable(turn.calls)) is not None:
+            return ParsedTurn("malformed", self.plain(sample).message, reason=problem)
         return turn
 
     def plain(self, sample: Sample) -> ParsedTurn:

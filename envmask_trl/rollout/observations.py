@@ -22,6 +22,7 @@ from .turn_block import BlockRenderer, Renderer, TurnBlock
 
 ObservationMode = Literal["block", "diff"]
 Encoded = tuple[list[SourcedToken], tuple[Drift, ...]]
+MAX_NAME, UNKNOWN_NAME = 256, "unknown_tool"  # a longer name was made up, and is not written into the scaffold
 TOKENS_BESIDE_MARK = 4  # a content is never cut below its mark and this
 
 
@@ -107,7 +108,7 @@ class ObservationEncoder:
 
     def scaffold_tokens(self, calls: Sequence[ToolCall], *, closed: bool) -> int:
         """Tokens of the block around empty contents: no observation of these calls can be shorter."""
-        key = self.renderer.block(calls), closed
+        key = self.renderer.block(self._harmless(calls)), closed
         if key not in self._scaffold_tokens:
             self._scaffold_tokens[key] = len(self._block_tokens(key[0], [""] * len(calls), closed=closed))
         return self._scaffold_tokens[key]
@@ -133,9 +134,12 @@ class ObservationEncoder:
         Raises:
             ValueError: mode "diff" without a history, or with one that the template cannot show; see `strict`.
         """
+        calls = self._harmless(calls)
         block = self.renderer.block(calls)
         if not block.has_tool_role:
-            self._say_once("the chat template has no tool role; tool results are shown as a user's turn")
+            self._say_once(
+                "the chat template has no tool role that shows each result once; tool results are shown as a user's turn"
+            )
         opening = self.guard.opening(block.pieces[-1])
         safe = [self.guard.apply(content, opening) for content in contents]
         encoded = partial(self._tokens, block, calls, closed=closed, history=history)
@@ -152,6 +156,23 @@ class ObservationEncoder:
             num_control_tokens=sum(len(self.guard.find(content, opening)) for content in contents),
             drift=drift,
         )
+
+    def _harmless(self, calls: Sequence[ToolCall]) -> list[ToolCall]:
+        """The calls without names and ids that the model made up and that would control something in the scaffold.
+
+        Templates write them beside a result, where a control token in them would become one.
+        """
+        return [
+            ToolCall(
+                f"call{number:05d}" if self._is_harmful(call.id) else call.id,
+                UNKNOWN_NAME if self._is_harmful(call.name) else call.name,
+                call.arguments,
+            )
+            for number, call in enumerate(calls)
+        ]
+
+    def _is_harmful(self, text: str) -> bool:
+        return len(text) > MAX_NAME or "\n" in text or bool(self.guard.find(text))
 
     def _fit(
         self, contents: list[str], max_tokens: int | None, encoded: Callable[[list[str]], Encoded]

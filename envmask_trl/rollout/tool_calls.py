@@ -1,9 +1,11 @@
 """From the text of a turn to what the model meant by it. Knows text: no tokens, no tools, nothing is run here."""
 
-from collections.abc import Callable, Collection
+import re
+from collections.abc import Callable, Collection, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import chain
 from typing import Any, Literal
 
 from transformers import PreTrainedTokenizerBase
@@ -12,6 +14,10 @@ from ..trajectory import Message, ToolCall
 from .response_templates import find_response_template
 
 TurnKind = Literal["answer", "calls", "malformed"]
+
+
+class InconsistentTurn(ValueError):
+    """A parser made a turn whose parts say different things: a fault of the parser, not of the text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +37,14 @@ class ParsedTurn:
     def __post_init__(self) -> None:
         shown = len(self.message.get("tool_calls") or ())
         if (self.kind == "calls") != bool(self.calls) or shown != len(self.calls):
-            raise ValueError(
+            raise InconsistentTurn(
                 f"a turn of kind {self.kind!r} has {len(self.calls)} calls and {shown} tool_calls in its message; "
                 "'calls' needs at least one, and the message shows the same ones"
             )
 
 
+MAX_DEPTH = 64  # of lists and objects inside the arguments; more would exhaust Python's stack where they are copied
+HALF_CHARACTER = re.compile("[\ud800-\udfff]")
 REMEMBERED = 1024  # turns whose reading is kept
 TurnParser = Callable[[str], ParsedTurn]  # anything that reads the decoded turn, control tokens included
 
@@ -79,7 +87,9 @@ class TemplateParser:
                 text, schema=self.response_template, prefix=self.opening, tools=self.tools
             )
             calls = read_calls(message)
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            if (problem := find_unusable(calls)) is not None:
+                raise ValueError(problem)
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             return ParsedTurn("malformed", self._as_text(text), reason=short_reason(error))
         message = {"role": "assistant", **message, "content": self._strip(message.get("content") or "")}
         if not calls:
@@ -113,6 +123,26 @@ def read_calls(message: Message) -> tuple[ToolCall, ...]:
             raise ValueError("a call must have 'arguments'")
         calls.append(ToolCall(id=str(entry.get("id") or ""), name=name, arguments=function["arguments"]))
     return tuple(calls)
+
+
+def find_unusable(calls: Sequence[ToolCall]) -> str | None:
+    """Why calls that were read can be neither run nor written down; None when they can.
+
+    JSON allows half a character (`"\\ud83d"`), which no file and no tokenizer takes, and any depth.
+    """
+    level: list[Any] = [item for call in calls for item in (call.id, call.name, call.arguments)]
+    for _ in range(MAX_DEPTH):
+        if any(isinstance(item, str) and HALF_CHARACTER.search(item) for item in level):
+            return "it holds half of a character that is written in two"
+        level = [
+            inner
+            for item in level
+            if isinstance(item, (dict, list))
+            for inner in (chain(item, item.values()) if isinstance(item, dict) else item)
+        ]
+        if not level:
+            return None
+    return f"its arguments are nested more than {MAX_DEPTH} deep"
 
 
 def short_reason(error: Exception) -> str:

@@ -106,7 +106,7 @@ class BlockRenderer:
             except (TemplateError, TypeError, ValueError):
                 continue
             found = [rest.find(mark) for mark in marks]
-            if -1 in found or found != sorted(found):
+            if any(rest.count(mark) != 1 for mark in marks) or found != sorted(found):
                 continue
             self.has_tool_role = has_tool_role
             return self._split(rest, alone, marks, has_tool_role)
