@@ -12,10 +12,11 @@ from .trainers import make_trainer, run_step
 from .workloads import make_workload
 
 BOOKKEEPING = "mask, pack, align, metrics"
+READING, STARTING = "rollout/loop.py:take_turn", "rollout/waves.py:set_to_work"  # while others are sampled
 PHASES = {  # phase -> functions that are it, as ends of file names with a function
     "sampling": ["rollout/kept_cache.py:sample"],
-    "tools": ["rollout/tools.py:run"],
-    "reading calls, writing observations": ["rollout/loop.py:take_turn", "rollout/loop.py:show_results"],
+    "tools": ["rollout/waves.py:collect", STARTING],  # as far as rollouts wait for them
+    "reading calls, writing observations": [READING, "rollout/loop.py:show_results"],
     BOOKKEEPING: [
         "training/rows.py:to_columns",
         "training/rows.py:trl_rows",
@@ -42,6 +43,7 @@ def phase_shares(*, quick: bool, repeats: int) -> Result:
         step = run_step(trainer, workload)
     spent = cumulative_seconds(pstats.Stats(profile))
     seconds = {phase: sum(spent.get(name, 0.0) for name in names) for phase, names in PHASES.items()}
+    seconds["sampling"] -= spent[READING] + spent[STARTING]
     seconds["forward of the loss"] -= seconds["laying out trees"] + spent["training/loss_inputs.py:apply_mask"]
     seconds["all else"] = step.whole.wall_s - sum(seconds.values())
     figures = [
