@@ -17,7 +17,7 @@ from pathlib import Path
 
 import torch
 
-from . import accuracy, memory, phases, steps
+from . import accuracy, memory, overlap, phases, steps
 from .report import write_report
 from .results import Result
 from .timing import Spent, machine
@@ -31,6 +31,7 @@ BENCHMARKS: dict[str, Callable[..., Result]] = {
     "f": memory.loss_memory,
     "g": phases.phase_shares,
     "h": steps.growth,
+    "i": overlap.one_slow_tool,
     "accuracy": accuracy.logprob_accuracy,
 }
 
