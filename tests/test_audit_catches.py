@@ -122,7 +122,6 @@ PLANTED = {  # and the checks that must find it
     RewardsPermuted: {TOGETHER},
     CompletionsPermuted: {TOGETHER},
     OneRowTwice: {TOGETHER},
-    GroupsInterleaved: {TOGETHER},
 }
 
 
@@ -140,6 +139,16 @@ def audited_training(cls, tmp_path, monkeypatch):
     trainer.sampler = PlaysRows(trainer)
     before = {name: weight.clone() for name, weight in trainer.model.named_parameters()}
     return trainer, before
+
+
+@pytest.mark.parametrize("audit", [True, False])
+def test_rollouts_of_a_prompt_that_are_no_neighbours_are_refused_unplayed(audit, tmp_path, monkeypatch):
+    """P1 P2 P1 P2: each row's baseline would be the mean of another prompt's rewards."""
+    monkeypatch.setattr(scripted_training, "EnvMaskGRPOTrainer", GroupsInterleaved)
+    trainer = make_trainer(tmp_path, audit_first_step=audit)
+    with pytest.raises(ValueError, match="rows 0 and 1 are of one group of 2 rollouts but have other prompts"):
+        trainer.train()
+    assert trainer.trajectories == []
 
 
 @pytest.mark.parametrize("fault", PLANTED, ids=lambda cls: cls.__name__)

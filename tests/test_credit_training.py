@@ -223,7 +223,7 @@ def test_one_advantage_on_every_token_is_the_loss_of_one_per_row(loss_type, leve
     [
         ([[0.0]] * 4, "row 0: turn_rewards of scored gave 1 numbers, but the model took 3 turns"),
         (SCORES[:3], "turn_rewards of scored returned 3 entries for 4 rollouts"),
-        (None, "turn_rewards of scored returned a NoneType for 4 rollouts"),
+        (None, "turn_rewards of scored returned None for 4 rollouts"),
     ],
 )
 def test_scores_of_other_turns_or_rollouts_are_refused(scores, message, tmp_path):

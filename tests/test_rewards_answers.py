@@ -5,9 +5,10 @@ import threading
 import pytest
 
 from envmask_trl import Reward, RolloutAborted, RolloutLimits, rules
-from envmask_trl.rewards.answer_text import numbers_in, words
+from envmask_trl.rewards.answer_text import words
 from envmask_trl.rewards.answers import in_tag
 from envmask_trl.rewards.reading import read_rollouts, split_thinking
+from envmask_trl.rewards.stated_numbers import Number, numbers_in
 
 from . import tagged
 from .rewarded import add, as_plain_trl, as_trainer, play
@@ -77,7 +78,9 @@ def test_a_number_near_enough_is_right_and_one_further_off_is_not():
 
 
 def test_a_gold_value_that_is_no_number_is_an_error_and_not_a_wrong_answer():
-    with pytest.raises(ValueError, match="number_answer reads column 'answer', found 'Oslo', expected one number"):
+    with pytest.raises(
+        ValueError, match="number_answer reads column 'answer', found 'Oslo', expected one finite number"
+    ):
         said("7", "Oslo", rules.number_answer())
 
 
@@ -230,12 +233,65 @@ def test_a_rollout_of_the_tag_protocol_is_read_in_the_same_way():
     assert rules.gold_steps()(trajectories=[row], steps=[[{"name": "search", "arguments": {"query": "Oslo"}}]]) == [1.0]
 
 
+def scored(rule, text, gold) -> float | None:
+    return rule(completions=[[{"role": "assistant", "content": text}]], answer=[gold])[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "gold"),
+    [
+        ("3.2 × 10^-4", 0.00032), (r"3.2 \times 10^{-4}", 0.00032), ("3.2*10**-4", 0.00032), ("10³ m", 1000),
+        ("10^{3}", 1000), ("1E+3", 1000), ("minus 7", -7), ("–7", -7), ("−7", -7), ("负7", -7), ("1 234 567", 1234567),
+        ("1\u202f234,5 km".replace(",5", ".5"), 1234.5), ("1'234", 1234), ("1_000", 1000), ("1{,}234", 1234),
+        ("٤٢", 42), ("٣٫١٤", 3.14), ("４２．５％", "42.5%"), ("50 %", 0.5), ("0.5", "50%"), ("50%", 50),
+        ("温度是27度", 27),
+        ("درجة 27", 27), ("🙂42🙂", 42), ("€12", 12), (r"$\boxed{42}$", 42), (".5", 0.5), ("-0", 0),
+    ],
+)  # fmt: skip
+def test_a_number_is_found_however_it_is_written(text, gold):
+    assert scored(rules.number_answer(), text, gold) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("text", "gold"),
+    [
+        ("minus 7", 7), ("3.2 × 10^-4", 3.2), ("1_000", 1), ("1 234", 1), ("50%", 5000), ("42 or 1e999", 42), ("-7", 7),
+        ("1.5", 15), ("10^3", 10), ("5–7", 5), ("12:30", 12), ("2024-11-30", 2024), ("1.2.3", 1.2), ("H2O", 2),
+    ],
+)  # fmt: skip
+def test_a_part_of_a_number_and_a_number_among_others_are_no_answer(text, gold):
+    assert scored(rules.number_answer(), text, gold) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("rule", "text", "gold", "paid"),
+    [
+        (rules.em_answer(), "-5", "5", 0.0), (rules.em_answer(), "1.5", "15", 0.0),
+        (rules.em_answer(), "−5.0", "-5.0", 1.0),
+        (rules.em_answer(), "“Осло”", "осло", 1.0), (rules.em_answer(), "奥斯陆。", "奥斯陆", 1.0),
+        (rules.em_answer(), "Ｏｓｌｏ", "oslo", 1.0), (rules.em_answer(), "cafe\u0301", "café", 1.0),
+        (rules.em_answer(), "1990–95", "1990-95", 1.0), (rules.exact_answer(), "cafe\u0301", "café", 1.0),
+        (rules.set_answer(), "甲、乙", ["乙", "甲"], 1.0), (rules.set_answer(), "ب، أ", ["أ", "ب"], 1.0),
+        (rules.set_answer(), "甲，乙", "乙,甲", 1.0), (rules.set_answer(), "-1, 2", ["1", "2"], 0.0),
+        (rules.set_answer(), "None, a", ["a", None], 0.0), (rules.set_answer(), "a", [None, "a"], 1.0),
+        (rules.set_answer(), "7", 7, 1.0), (rules.set_answer(), "New York, USA", ["New York, USA"], 1.0),
+    ],
+)  # fmt: skip
+def test_other_scripts_are_read_and_a_sign_or_a_point_of_a_number_is_no_punctuation(rule, text, gold, paid):
+    assert scored(rule, text, gold) == paid
+
+
+@pytest.mark.parametrize(("text", "gold"), [(r"\frac12", "1/2"), (r"2\sqrt{2}", r"\sqrt{8}"), (r"\{1,2\}", r"\{2,1\}")])
+def test_latex_that_is_all_there_is_needs_no_dollars(text, gold):
+    assert scored(rules.math_answer(), text, gold) == 1.0
+
+
 def test_parts_of_a_text():
     assert split_thinking("<think>a</think>b") == ("a", "b")
     assert split_thinking("a</think>b") == ("a", "b")
     assert split_thinking("<think>a<think>b</think>c</think>d") == ("a<think>bc", "d")
     assert split_thinking("a<think>b") == ("b", "a")
     assert in_tag()("<answer>1</answer> then <answer><answer>2</answer>") == "2" and in_tag()("2") is None
-    assert numbers_in("from 10-12, 1e3") == {10.0, 12.0, 1000.0}
+    assert numbers_in("from 10-12, 1e3") == {Number(10.0), Number(12.0), Number(1000.0)}
     assert words("The cat, 北京!") == ["cat", "北", "京"]
     assert add(1, 2) == "3"

@@ -52,7 +52,10 @@ def test_process_that_outweighs_the_outcome_is_refused_unless_asked_for(process,
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: compose(rules.exact_answer(), [(len, 0.1)]), "compose got 'len', whose range is unknown; give it as"),
+        (
+            lambda: compose(rules.exact_answer(), [(len, 0.1)]),
+            "compose got 'len', whose range is unknown; give a reward such as",
+        ),
         (lambda: compose(rules.exact_answer(), [(rules.f1_answer(), -0.1)]), "the weight -0.1 for 'f1_answer'"),
         (lambda: compose(rules.f1_answer(), [(rules.f1_answer(), 0.1)]), r"two terms named \['f1_answer'\]"),
         (lambda: compose(usual()), "'composed', which is composed itself"),
@@ -176,7 +179,9 @@ def test_a_function_that_returns_too_few_rewards_is_named():
     def one(completions, **columns):
         return [1.0]
 
-    with pytest.raises(ValueError, match="one returned 1 rewards for 4 rollouts, expected one each"):
+    with pytest.raises(
+        ValueError, match="'one' returned 1 values, expected a list with one number, or None, for each of 4 rollouts"
+    ):
         compose(bounded(one, low=0, high=1))(completions=["a"] * 4)
 
 

@@ -3,8 +3,6 @@
 Each is asked once more with blank observations: one that answers otherwise pays for what the environment wrote.
 """
 
-import functools
-import inspect
 import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -13,6 +11,8 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+
+from ..rewards.functions import is_async
 
 
 class RewardWitness:
@@ -144,10 +144,3 @@ def same_random_numbers() -> Iterator[None]:
     finally:
         random.setstate(before[0])
         np.random.set_state(before[1])
-
-
-def is_async(function: Callable[..., Any]) -> bool:
-    """Whether calling it returns a coroutine: a function, an object with a call, or a partial of either."""
-    while isinstance(function, functools.partial):
-        function = function.func
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)

@@ -1,25 +1,32 @@
-"""What is compared of two answers' texts: words, how many they have in common, numbers. Knows text only."""
+"""What is compared of two answers' texts: words and how many they have in common, what stands in tags. Knows text."""
 
-import math
 import re
 import string
+import unicodedata
 from collections import Counter
 
-NUMBER = re.compile(
-    r"(?<![A-Za-z0-9_])[-+−]?(?:(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?|(?<!\.)\.\d+)(?:[eE][-+]?\d+)?(?!\d)"
-)
 UNSPACED = "\u0e00-\u0e7f\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"  # scripts that put no space between words
 WORD = re.compile(rf"[{UNSPACED}]|[^\s{UNSPACED}]+")
+DASH = re.compile("[\u2010-\u2015\u2212]")
+PART_OF_NUMBER = re.compile(r"(?<!\w)-(?=\.?\d)|(?:(?<=\d)|(?<!\w))\.(?=\d)")
 ARTICLES = re.compile(r"\b(a|an|the)\b")
 
 
 def normalise(text: str) -> str:
     """SQuAD's normalisation: lower case, no punctuation, no articles, single spaces. `"The Oslo!"` -> `"oslo"`.
 
+    Letters that look alike are one (full width is half width, an accent is part of its letter), and other scripts'
+    punctuation is punctuation. Unlike SQuAD's, a number keeps its sign and its point: "-5" is not "5", nor "1.5" "15".
     A text that is nothing but an article keeps it: "A" is also an option's letter.
     """
-    text = "".join(character for character in text.lower() if character not in string.punctuation)
+    text = DASH.sub("-", unicodedata.normalize("NFKC", text).casefold())
+    kept = {match.start() for match in PART_OF_NUMBER.finditer(text)}
+    text = "".join(character for place, character in enumerate(text) if place in kept or not is_mark(character))
     return " ".join(ARTICLES.sub(" ", text).split() or text.split())
+
+
+def is_mark(character: str) -> bool:
+    return character in string.punctuation or unicodedata.category(character).startswith("P")
 
 
 def words(text: str) -> list[str]:
@@ -33,7 +40,31 @@ def word_f1(found: list[str], wanted: list[str]) -> float:
     return 2 * common / (len(found) + len(wanted)) if common else 0.0
 
 
-def numbers_in(text: str) -> set[float]:
-    """The different finite numbers that a text states. `"7 °C, that is 7.0"` -> `{7.0}`."""
-    values = {float(match.replace(",", "").replace("−", "-")) for match in NUMBER.findall(text)}
-    return {value for value in values if math.isfinite(value)}
+def in_pairs(text: str, opening: str, closing: str) -> list[tuple[int, int, int, int]]:
+    """Where pairs of tags stand, from the left, each up to the next closing tag: (start, content, content's end, end).
+
+    Example:
+        in_pairs("x<t>7</t>", "<t>", "</t>")     [(1, 4, 5, 9)]
+    """
+    found, position = [], 0
+    while (start := text.find(opening, position)) >= 0 and (end := text.find(closing, start + len(opening))) >= 0:
+        position = end + len(closing)
+        found.append((start, start + len(opening), end, position))
+    return found
+
+
+def last_in_tag(text: str, tag: str) -> str | None:
+    """What stands in the last innermost pair of these tags; None without one.
+
+    Example:
+        last_in_tag("<answer>7<answer>8</answer>", "answer")     "8"
+    """
+    opening, closing = f"<{tag}>", f"</{tag}>"
+    end = text.rfind(closing)
+    while end >= 0:
+        start = text.rfind(opening, 0, end)
+        before = text.rfind(closing, 0, end)
+        if start >= 0 and start > before:
+            return text[start + len(opening) : end].strip()
+        end = before
+    return None

@@ -1,20 +1,25 @@
 """Is the final answer right? Reads the last turn's text, without thinking and calls: never an observation.
 
 Every reward here is 0.0 for a rollout without a final answer (ended from outside, or only calls), and None where the
-dataset's gold value is None. A gold value that is a list holds alternatives: the best one counts.
+dataset's gold value is None or NaN. A gold value that is a list holds alternatives: the best one counts.
 """
 
 import logging
-import math
 import re
 import threading
+import unicodedata
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from .answer_text import normalise, numbers_in, word_f1, words
+from .answer_text import last_in_tag, normalise, word_f1, words
 from .reading import Rollout
-from .reward import Reward, column_of
+from .reward import Reward, column_of, is_number
+from .stated_numbers import numbers_in
+from .values import described
 
+COMMAS = str.maketrans("，、،", ",,,")
+LATEX_COMMAND = re.compile(r"\\(?:[A-Za-z]+|[{}])")
+PROSE = re.compile(r"[^\W\d_]{2,}")
 Extract = Callable[[str], str | None]  # from the final answer to the part that is compared, None if it has none
 
 
@@ -24,13 +29,9 @@ def whole(text: str) -> str:
 
 def in_tag(tag: str = "answer") -> Extract:
     """What stands in the last pair of these tags. `in_tag()("<answer>7</answer>")` -> `"7"`."""
-    pair = re.compile(rf"<{re.escape(tag)}>((?:(?!<{re.escape(tag)}>).)*?)</{re.escape(tag)}>", re.DOTALL)
-
-    def extract(text: str) -> str | None:
-        found = pair.findall(text)
-        return found[-1].strip() if found else None
-
-    return extract
+    if not isinstance(tag, str) or not tag.strip("<> "):
+        raise ValueError(f"in_tag got {tag!r}, expected a tag's name such as 'answer'")
+    return lambda text: last_in_tag(text, tag)
 
 
 def exact_answer(column: str = "answer", *, extract: Extract = whole, ignore_case: bool = False) -> Reward:
@@ -41,15 +42,18 @@ def exact_answer(column: str = "answer", *, extract: Extract = whole, ignore_cas
     """
 
     def spaced(text: str) -> str:
-        text = " ".join(text.split())
+        text = " ".join(unicodedata.normalize("NFC", text).split())
         return text.casefold() if ignore_case else text
 
-    return against_gold("exact_answer", column, extract, lambda text, gold: spaced(text) == spaced(str(gold)))
+    return against_gold("exact_answer", column, extract, lambda text, gold: spaced(text) == spaced(gold))
 
 
 def em_answer(column: str = "answer", *, extract: Extract = whole) -> Reward:
-    """1.0 if answer and gold are equal after `normalise`, else 0.0: exact match as SQuAD and Search-R1 count it."""
-    return against_gold("em_answer", column, extract, lambda text, gold: normalise(text) == normalise(str(gold)) != "")
+    """1.0 if answer and gold are equal after `normalise`, else 0.0: exact match as SQuAD and Search-R1 count it.
+
+    In two ways it is stricter or wider than theirs: a number keeps its sign and point, and punctuation is any script's.
+    """
+    return against_gold("em_answer", column, extract, lambda text, gold: normalise(text) == normalise(gold) != "")
 
 
 def f1_answer(column: str = "answer", *, extract: Extract = whole) -> Reward:
@@ -58,7 +62,7 @@ def f1_answer(column: str = "answer", *, extract: Extract = whole) -> Reward:
     Example:
         f1_answer()(completions=[[{"role": "assistant", "content": "the town of Oslo"}]], answer=["Oslo"])     # [0.5]
     """
-    return against_gold("f1_answer", column, extract, lambda text, gold: word_f1(words(text), words(str(gold))))
+    return against_gold("f1_answer", column, extract, lambda text, gold: word_f1(words(text), words(gold)))
 
 
 def set_answer(
@@ -67,15 +71,20 @@ def set_answer(
     """Whether the answer lists exactly the gold items, in any order.
 
     1.0 or 0.0; with `partial`, the Jaccard index of both sets, so that an item too many costs what a missing one does.
-    The gold value is a list of items, or a text with the same separator. Items are compared after `normalise`.
+    The gold value is a list of items, a text with the same separator, or one item. Items are compared after
+    `normalise`. With the separator "," a comma of any script parts the items.
     """
+    if not isinstance(separator, str) or not separator:
+        raise ValueError(f"set_answer got separator={separator!r}, expected a text such as ','")
 
-    def items(values: Iterable[str]) -> set[str]:
-        return {item for item in map(normalise, values) if item}
+    def items(text: str) -> set[str]:
+        text = text.translate(COMMAS) if separator == "," else text
+        return {item for item in map(normalise, text.split(separator)) if item}
 
     def compare(text: str, gold: Any) -> float:
-        found = items(text.split(separator))
-        wanted = items(gold.split(separator) if isinstance(gold, str) else map(str, gold))
+        listed = gold if isinstance(gold, list | tuple | set | frozenset) else [gold]
+        found = items(text)
+        wanted = set().union(*(items(gold_text("set_answer", column, item)) for item in listed if item is not None))
         if not partial or not found | wanted:
             return float(found == wanted)
         return len(found & wanted) / len(found | wanted)
@@ -89,19 +98,27 @@ def number_answer(
     """1.0 if the only number of the answer is the gold number, else 0.0.
 
     An answer with two different numbers is wrong: listing candidates is no answer. `1,234.50` and `1234.5` are one
-    number, and so are `7` and `7 °C`.
+    number, and so are `7` and `7 °C`, `3.2 × 10^-4` and `0.00032`, `50 %` and `0.5`. How numbers are read says
+    `stated_numbers.py`; fractions and roots are for `math_answer`.
 
     Args:
         tolerance: relative to the larger of both, as in `math.isclose`.
         absolute: for numbers near zero.
     """
+    if not (is_number(tolerance) and is_number(absolute) and tolerance >= 0 and absolute >= 0):
+        raise ValueError(
+            f"number_answer got tolerance={tolerance!r}, absolute={absolute!r}; expected two numbers, 0 or more"
+        )
 
-    def compare(text: str, gold: Any) -> bool:
-        wanted = numbers_in(str(gold))
-        if len(wanted) != 1:
-            raise ValueError(f"number_answer reads column {column!r}, found {gold!r}, expected one number")
+    def compare(text: str, gold: str) -> bool:
+        wanted = numbers_in(gold)
+        if len(wanted) != 1 or not is_number((wanted_number := wanted.pop()).value):
+            raise ValueError(
+                f"number_answer reads column {column!r}, found {gold!r}, expected one finite number; give None where a "
+                "row has none"
+            )
         found = numbers_in(text)
-        return len(found) == 1 and math.isclose(found.pop(), wanted.pop(), rel_tol=tolerance, abs_tol=absolute)
+        return len(found) == 1 and found.pop().equals(wanted_number, tolerance=tolerance, absolute=absolute)
 
     return against_gold("number_answer", column, extract, compare)
 
@@ -109,22 +126,23 @@ def number_answer(
 def math_answer(column: str = "answer", *, extract: Extract = whole) -> Reward:
     """1.0 if `math_verify` finds answer and gold equal (fractions, LaTeX, sets, intervals), else 0.0.
 
-    None where the gold value cannot be read as mathematics. Needs `pip install 'envmask_trl[math]'`.
+    LaTeX may stand between dollars or, if it is all there is, bare. None where the gold value cannot be read as
+    mathematics. Needs `pip install 'envmask_trl[math]'`.
     """
     try:
         from math_verify import parse, verify
     except ImportError as error:
         raise ImportError("math_answer needs math_verify; pip install 'envmask_trl[math]'") from error
 
-    def compare(text: str, gold: Any) -> float | None:
+    def compare(text: str, gold: str) -> float | None:
         alarm = threading.current_thread() is threading.main_thread()  # its time-outs use a signal
         if not alarm:
             for name in ("math_verify.parser", "math_verify.grader"):
                 logging.getLogger(name).setLevel(logging.ERROR)
-        wanted = parse(str(gold), parsing_timeout=5 if alarm else None)
+        wanted = parse(in_dollars(gold), parsing_timeout=5 if alarm else None)
         if not wanted:
             return None
-        found = parse(text, parsing_timeout=5 if alarm else None)
+        found = parse(in_dollars(text), parsing_timeout=5 if alarm else None)
         return float(verify(wanted, found, timeout_seconds=5 if alarm else None))
 
     return against_gold("math_answer", column, extract, compare)
@@ -141,6 +159,9 @@ def final_state(check: Callable[[Any, Rollout], float | bool | None], *, low: fl
         final_state(lambda shop, rollout: shop.orders == rollout.row["expected_orders"])
     """
 
+    if not callable(check):
+        raise ValueError(f"final_state got {described(check)}, expected a function of an environment and a Rollout")
+
     def score(rollout: Rollout) -> float | None:
         environment = rollout.row.get("environments")
         if environment is None:
@@ -149,9 +170,30 @@ def final_state(check: Callable[[Any, Rollout], float | bool | None], *, low: fl
                 "give the trainer an environment_factory"
             )
         value = check(environment, rollout)
-        return None if value is None else float(value)
+        return value
 
     return Reward(score, name="final_state", low=low, high=high)
+
+
+def in_dollars(text: str) -> str:
+    r"""Bare LaTeX as `math_verify` finds it: `\frac12` -> `$\frac12$`; what is marked somewhere stays."""
+    marked = any(mark in text for mark in ("$", "\\(", "\\[", "\\boxed", "\\begin"))
+    without_commands = LATEX_COMMAND.sub("", text)
+    is_bare = without_commands != text and not marked and not PROSE.search(without_commands)
+    return f"${text.strip()}$" if is_bare else text
+
+
+def gold_text(name: str, column: str, gold: Any) -> str:
+    """A gold value as text.
+
+    Raises:
+        ValueError: it is a dict, a list inside a list, or bytes, whose text nobody would answer.
+    """
+    if isinstance(gold, bytes) or (isinstance(gold, Iterable) and not isinstance(gold, str)):
+        raise ValueError(
+            f"{name} reads column {column!r}, found {described(gold)}, expected a text, a number, or a list of them"
+        )
+    return str(gold)
 
 
 def against_gold(
@@ -162,7 +204,16 @@ def against_gold(
     *,
     alternatives: bool = True,
 ) -> Reward:
-    """A reward from 0.0 to 1.0 that compares a part of the final answer with a dataset column."""
+    """A reward from 0.0 to 1.0 that compares a part of the final answer with a dataset column.
+
+    Args:
+        compare: of the part and a gold value, which is a text; without `alternatives` the value as it is.
+    """
+    if not isinstance(column, str) or not callable(extract):
+        raise ValueError(
+            f"{name} got column={column!r}, extract={extract!r}; expected a column's name and a function such as "
+            "rules.in_tag('answer')"
+        )
 
     def score(rollout: Rollout) -> float | None:
         gold = column_of(rollout, column, name)
@@ -172,6 +223,8 @@ def against_gold(
         if text is None:
             return 0.0
         golds = gold if alternatives and isinstance(gold, list | tuple) else [gold]
+        if alternatives:
+            golds = [gold_text(name, column, one) for one in golds if one is not None]
         values = [value for value in (compare(text, one) for one in golds) if value is not None]
         return max(map(float, values)) if values else None
 

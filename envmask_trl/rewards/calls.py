@@ -9,8 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ..trajectory import CallStatus, ToolCall, ToolResult
+from .code import same
 from .reading import Rollout, Turn, split_thinking
 from .reward import TurnReward, column_of
+from .values import as_list, described
 
 NEVER_RUN = (CallStatus.UNKNOWN_TOOL, CallStatus.BAD_ARGUMENTS, CallStatus.MALFORMED)
 Tool = Callable[..., Any] | Mapping[str, Any]  # a function with type hints and a docstring, or a JSON schema
@@ -99,15 +101,25 @@ def is_illegal(call: ToolCall, result: ToolResult | None, validators: Mapping[st
 
 def argument_validators(tools: Sequence[Tool]) -> dict[str, Any]:
     """Per tool name the jsonschema validator of its arguments; a name that the schema does not list is no argument."""
-    from jsonschema import Draft202012Validator
-    from transformers.utils import get_json_schema
+    from jsonschema import Draft202012Validator, SchemaError
+    from transformers.utils import DocstringParsingException, TypeHintParsingException, get_json_schema
 
+    if isinstance(tools, Mapping) or (listed := as_list(tools)) is None:
+        raise ValueError(f"call_validity got {described(tools)} as tools, expected a list of functions or JSON schemas")
+    unusable = DocstringParsingException, TypeHintParsingException, SchemaError, *(AttributeError, KeyError, TypeError)
     validators = {}
-    for tool in tools:
-        schema = get_json_schema(tool) if callable(tool) else tool
-        function = schema.get("function", schema)
-        parameters = {"type": "object", "additionalProperties": False, **function.get("parameters", {})}
-        validators[function["name"]] = Draft202012Validator(parameters)
+    for tool in listed:
+        try:
+            schema = get_json_schema(tool) if callable(tool) else tool
+            function = schema.get("function", schema)
+            parameters = {"type": "object", "additionalProperties": False, **(function.get("parameters") or {})}
+            Draft202012Validator.check_schema(parameters)
+            validators[function["name"]] = Draft202012Validator(parameters)
+        except unusable as error:
+            raise ValueError(
+                f"call_validity got the tool {described(tool)}, which has no JSON schema with a name and parameters "
+                f"({str(error).splitlines()[0]}); give a function with type hints and a docstring, or a schema"
+            ) from error
     return validators
 
 
@@ -122,7 +134,7 @@ def read_steps(gold: Any, column: str) -> list[tuple[str, dict[str, Any]]]:
         if isinstance(steps, str | Mapping):
             raise TypeError("one step is no list")
         return [as_step(step) for step in steps or ()]
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise ValueError(
             f"gold_steps reads column {column!r}, found {str(gold)[:80]!r}, expected a list of tools' names and of "
             "{'name': ..., 'arguments': {...}}, or its JSON text"
@@ -133,13 +145,27 @@ def as_step(step: str | Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     """`"add"` -> `("add", {})`; `{"name": "add", "arguments": {"a": 1, "b": None}}` -> `("add", {"a": 1})`."""
     if isinstance(step, str):
         return step, {}
-    wanted = step.get("arguments") or {}
+    name, wanted = step["name"], step.get("arguments") or {}
     wanted = json.loads(wanted) if isinstance(wanted, str) else wanted
-    return step["name"], {name: value for name, value in wanted.items() if value is not None}
+    if not isinstance(name, str) or not isinstance(wanted, Mapping):
+        raise TypeError("a step needs a name, and arguments that are an object")
+    return name, without_nulls(wanted)
+
+
+def without_nulls(value: Any) -> Any:
+    """The value without keys that Arrow has filled with null, at any depth."""
+    if isinstance(value, Mapping):
+        return {key: without_nulls(each) for key, each in value.items() if each is not None}
+    return [without_nulls(each) for each in value] if isinstance(value, list) else value
 
 
 def reaches(call: ToolCall, step: tuple[str, dict[str, Any]]) -> bool:
     """Whether the call is of the step's tool and has its arguments, perhaps among others."""
     name, wanted = step
     arguments = call.arguments if isinstance(call.arguments, dict) else {}
-    return call.name == name and all(key in arguments and arguments[key] == value for key, value in wanted.items())
+    try:
+        return call.name == name and all(
+            key in arguments and same(without_nulls(arguments[key]), value) for key, value in wanted.items()
+        )
+    except RecursionError:  # a model can nest brackets without end
+        return False

@@ -12,6 +12,7 @@ from typing import Any
 from .reading import Rollout
 from .reward import Reward, column_of
 from .sandbox import Outcome, SandboxLimits, evaluate
+from .values import is_whole
 
 FENCE = re.compile(r"```(?:python|py)?[ \t]*\n(.*?)(?:```|\Z)", re.DOTALL)
 
@@ -83,8 +84,8 @@ def unit_tests(
         setup_column: code that runs before the program, such as imports.
         workers: rollouts whose programs run at the same time.
     """
-    if workers < 1:
-        raise ValueError(f"unit_tests got workers={workers}, expected at least 1")
+    if not is_whole(workers) or workers < 1:
+        raise ValueError(f"unit_tests got workers={workers!r}, expected a whole number, at least 1")
     return UnitTests(column, setup_column, partial, limits or SandboxLimits(), workers)
 
 
@@ -150,6 +151,6 @@ def same(found: Any, expected: Any) -> bool:
             and all(same(found[key], value) for key, value in expected.items())
         )
     if isinstance(expected, float) or isinstance(found, float):
-        numbers = isinstance(found, int | float) and isinstance(expected, int | float)
+        numbers = all(isinstance(each, int | float) and not isinstance(each, bool) for each in (found, expected))
         return numbers and isclose(found, expected, rel_tol=1e-9, abs_tol=1e-9)
     return type(found) is type(expected) and found == expected

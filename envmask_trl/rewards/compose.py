@@ -8,9 +8,11 @@ process  call_validity       [-1, 0]   weight 0.2      reward = outcome + 0.2 * 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from .functions import is_async, name_of
 from .reading import Rollout, read_rollouts
-from .reward import Reward
+from .reward import Reward, is_number
 from .turns import Density, GivesTurnRewards, at_density, check_turn_rewards
+from .values import as_list, described, reward_values
 
 Values = list[float | None]
 Term = tuple[Any, float]  # (reward, weight)
@@ -52,11 +54,11 @@ def compose(
     Raises:
         ValueError: process terms that together outweigh the outcome, a term without a range, or two of one name.
     """
-    terms = [(outcome, outcome_weight), *process]
+    terms = [(outcome, outcome_weight), *pairs(process)]
     check_terms(terms)
-    if density not in ("sparse", "dense", "returned") or not 0 <= discount <= 1:
+    if density not in ("sparse", "dense", "returned") or not (is_number(discount) and 0 <= discount <= 1):
         raise ValueError(
-            f"compose got density={density!r}, discount={discount}; expected 'sparse', 'dense' or 'returned', and a "
+            f"compose got density={density!r}, discount={discount!r}; expected 'sparse', 'dense' or 'returned', and a "
             "discount from 0 to 1"
         )
     if not allow_process_to_outweigh:
@@ -79,17 +81,17 @@ class BoundedReward(Reward):
     """See `bounded`."""
 
     def __init__(self, function: Callable[..., Sequence[float | None]], low: float, high: float):
-        super().__init__(lambda rollout: None, name=function.__name__, low=low, high=high)
+        if not callable(function) or is_async(function):
+            kind = "an async function, which nobody awaits here" if callable(function) else described(function)
+            raise ValueError(f"bounded got {kind}, expected a function that returns a list of rewards")
+        super().__init__(lambda rollout: None, name=name_of(function), low=low, high=high)
         self.function = function
         if isinstance(function, GivesTurnRewards):
             self.turn_rewards = function.turn_rewards
 
     def __call__(self, **columns: Any) -> Values:
-        values, rollouts = list(self.function(**columns)), read_rollouts(columns)
-        if len(values) != len(rollouts):
-            raise ValueError(
-                f"{self.__name__} returned {len(values)} rewards for {len(rollouts)} rollouts, expected one each"
-            )
+        rollouts = read_rollouts(columns)
+        values = reward_values(f"reward function {self.__name__!r}", self.function(**columns), len(rollouts))
         return self.checked(None if rollout.failed else value for rollout, value in zip(rollouts, values, strict=True))
 
 
@@ -165,17 +167,36 @@ def log_terms(name: str, terms: Sequence[str], values: Sequence[Values], columns
             log_extra(f"{name}/{term}", list(of_term))
 
 
+def pairs(process: Any) -> list[Term]:
+    """The process terms, each of which must be a reward and its weight.
+
+    Raises:
+        ValueError: no list, or an entry that is no pair.
+    """
+    listed = as_list(process)
+    if listed is None:
+        raise ValueError(f"compose got {described(process)} as process, expected a list of (reward, weight) pairs")
+    for place, entry in enumerate(listed):
+        if not isinstance(entry, list | tuple) or len(entry) != 2:
+            raise ValueError(
+                f"compose got {described(entry)} as entry {place} of process, expected a pair (reward, weight) such as "
+                "(rules.repeated_calls(), 0.1)"
+            )
+    return [(term, weight) for term, weight in listed]
+
+
 def check_terms(terms: Sequence[Term]) -> None:
     for term, weight in terms:
         if not isinstance(term, Reward):
+            found = repr(name_of(term)) if callable(term) else described(term)
             raise ValueError(
-                f"compose got {getattr(term, '__name__', term)!r}, whose range is unknown; "
-                "give it as bounded(function, low=..., high=...)"
+                f"compose got {found}, whose range is unknown; give a reward such as rules.exact_answer() (called), or "
+                "a function of your own as bounded(function, low=..., high=...)"
             )
         if isinstance(term, ComposedReward):
             raise ValueError(f"compose got {term.__name__!r}, which is composed itself; list its terms in one compose")
-        if not weight >= 0:
-            raise ValueError(f"compose got the weight {weight} for {term.__name__!r}, expected 0 or more")
+        if not is_number(weight) or weight < 0:
+            raise ValueError(f"compose got the weight {weight!r} for {term.__name__!r}, expected a number, 0 or more")
     names = [term.__name__ for term, _ in terms]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:

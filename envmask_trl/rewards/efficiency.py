@@ -1,12 +1,12 @@
 """Does the rollout waste steps? Reads calls and what came back. Penalties only, from -1.0 to 0.0, per turn."""
 
-import json
 from collections.abc import Collection
 from typing import Any
 
 from ..trajectory import CallStatus, ToolCall
 from .reading import Rollout, Turn
-from .reward import TurnReward
+from .reward import TurnReward, is_number
+from .values import as_json, is_whole, names_of
 
 WORTH_RETRYING = (CallStatus.ERROR, CallStatus.TIMEOUT, CallStatus.ABORTED)
 
@@ -17,8 +17,10 @@ def step_cost(bound: int, *, per_step: float = 0.1) -> TurnReward:
     Example:
         step_cost(2)     a rollout with four rounds of calls and an answer: turns 0, 0, -0.1, -0.1, 0, together -0.2
     """
-    if bound < 0 or not 0 < per_step <= 1:
-        raise ValueError(f"step_cost got bound={bound}, per_step={per_step}; expected bound >= 0 and 0 < per_step <= 1")
+    if not is_whole(bound) or bound < 0 or not (is_number(per_step) and 0 < per_step <= 1):
+        raise ValueError(
+            f"step_cost got bound={bound!r}, per_step={per_step!r}; expected a whole bound >= 0 and 0 < per_step <= 1"
+        )
 
     def turn_score(rollout: Rollout) -> list[float]:
         scores, steps, left = [], 0, 1.0
@@ -40,6 +42,7 @@ def repeated_calls(*, ignore: Collection[str] = ()) -> TurnReward:
     Args:
         ignore: tools whose answer changes, for which asking again makes sense: `("look", "next_page")`.
     """
+    ignore = names_of("repeated_calls", "ignore", ignore)
 
     def turn_score(rollout: Rollout) -> list[float] | None:
         total, seen, repeats = len(rollout.calls), set(), []
@@ -61,9 +64,10 @@ def dead_loop(*, times: int = 3, longest_period: int = 3) -> TurnReward:
     A circle: up to `longest_period` turns whose calls *and* results come back the same, `times` times in a row. Asking
     again until something changes is none, since the result differs.
     """
-    if times < 2 or longest_period < 1:
+    if not is_whole(times) or not is_whole(longest_period) or times < 2 or longest_period < 1:
         raise ValueError(
-            f"dead_loop got times={times}, longest_period={longest_period}; expected times >= 2, longest_period >= 1"
+            f"dead_loop got times={times!r}, longest_period={longest_period!r}; expected whole numbers, times >= 2 and "
+            "longest_period >= 1"
         )
 
     def turn_score(rollout: Rollout) -> list[float]:
@@ -95,4 +99,4 @@ def round_trip(turn: Turn) -> tuple[Any, ...]:
 
 def identity(call: ToolCall) -> tuple[str, str]:
     """Equal for calls of one tool with equal arguments, whatever the order of their keys."""
-    return call.name, json.dumps(call.arguments, sort_keys=True, default=str)
+    return call.name, as_json(call.arguments)

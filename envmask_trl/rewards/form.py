@@ -5,6 +5,7 @@ import re
 from .answers import in_tag
 from .reading import Rollout
 from .reward import Reward
+from .values import is_whole
 
 
 def answer_tag(tag: str = "answer") -> Reward:
@@ -30,8 +31,11 @@ def answer_length(*, at_most: int, at_least: int = 0) -> Reward:
 
     Over the limit it falls in a line, to -1.0 at twice `at_most`; under it, to -1.0 at no character.
     """
-    if not 0 <= at_least <= at_most or at_most < 1:
-        raise ValueError(f"answer_length got at_least={at_least}, at_most={at_most}; expected 0 <= at_least <= at_most")
+    if not (is_whole(at_least) and is_whole(at_most)) or not 0 <= at_least <= at_most or at_most < 1:
+        raise ValueError(
+            f"answer_length got at_least={at_least!r}, at_most={at_most!r}; expected whole numbers, 0 <= at_least <= "
+            "at_most, and at_most at least 1"
+        )
 
     def score(rollout: Rollout) -> float | None:
         if rollout.answer is None:
@@ -51,8 +55,10 @@ def overlong(*, at_most: int, soft: int) -> Reward:
 
     Under a trainer that passes no trajectories, all tokens of `completion_ids` are counted, observations included.
     """
-    if not 0 < soft <= at_most:
-        raise ValueError(f"overlong got at_most={at_most}, soft={soft}; expected 0 < soft <= at_most")
+    if not (is_whole(soft) and is_whole(at_most)) or not 0 < soft <= at_most:
+        raise ValueError(
+            f"overlong got at_most={at_most!r}, soft={soft!r}; expected whole numbers, 0 < soft <= at_most"
+        )
 
     def score(rollout: Rollout) -> float:
         if rollout.trajectory is not None:

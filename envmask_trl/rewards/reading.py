@@ -6,14 +6,17 @@
 The text of an observation never becomes part of a turn's text, so no reward can take it for the model's own.
 """
 
+import json
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from ..trajectory import CallStatus, Message, StopReason, ToolCall, ToolResult, Trajectory
+from .answer_text import in_pairs
+from .columns import rows_of
 
-THINKING = re.compile(r"<think>(.*?)</think>", re.DOTALL)
 CALL = re.compile(r"<tool_call>.*?(</tool_call>|$)", re.DOTALL)
 THINKING_KEYS = ("reasoning_content", "thinking", "reasoning")
 
@@ -90,25 +93,12 @@ def read_rollouts(columns: Mapping[str, Any]) -> list[Rollout]:
     that is a text is one turn; `model_texts`, where given, is read in its place.
 
     Raises:
-        ValueError: neither keyword, or a trajectory whose messages do not show its turns.
+        ValueError: keywords that are no columns of rollouts, or a trajectory whose messages do not show its turns.
     """
-    trajectories, completions = columns.get("trajectories"), columns.get("completions")
-    if trajectories is None and completions is None:
-        raise ValueError(f"a reward needs `trajectories` or `completions`, found the keywords {sorted(columns)}")
-    size = len(trajectories if trajectories is not None else completions or ())
-    rows = [row_of(columns, index, size) for index in range(size)]
-    if trajectories is None:
-        return [from_completion(completion, row) for completion, row in zip(completions or (), rows, strict=True)]
-    return [from_trajectory(index, t, row) for index, (t, row) in enumerate(zip(trajectories, rows, strict=True))]
-
-
-def row_of(columns: Mapping[str, Any], index: int, size: int) -> dict[str, Any]:
-    """The entry of one rollout in every column; what is not one value per rollout is left out."""
-    return {
-        name: values[index]
-        for name, values in columns.items()
-        if isinstance(values, Sequence) and not isinstance(values, str) and len(values) == size
-    }
+    rows = rows_of(columns)
+    if columns.get("trajectories") is None:
+        return [from_completion(row["completions"], row) for row in rows]
+    return [from_trajectory(index, row["trajectories"], row) for index, row in enumerate(rows)]
 
 
 def from_trajectory(index: int, trajectory: Trajectory, row: Mapping[str, Any]) -> Rollout:
@@ -165,8 +155,12 @@ def split_thinking(text: str) -> tuple[str, str]:
         split_thinking("1 + 2</think>3")          ("1 + 2", "3")
         split_thinking("<think>1 + 2 = 3")        ("1 + 2 = 3", "")
     """
-    thinking = "".join(THINKING.findall(text))
-    text = THINKING.sub("", text)
+    thinking, kept, position = "", [], 0
+    for start, content, content_end, end in in_pairs(text, "<think>", "</think>"):
+        thinking += text[content:content_end]
+        kept.append(text[position:start])
+        position = end
+    text = "".join([*kept, text[position:]])
     before, closed, after = text.rpartition("</think>")
     text, _, never_closed = after.partition("<think>")
     return thinking + (before if closed else "") + never_closed, text
@@ -180,11 +174,22 @@ def final_answer(turns: Sequence[Turn], unfinished: bool) -> str | None:
 
 
 def calls_of(message: Message) -> tuple[ToolCall, ...]:
-    entries = [(entry, entry.get("function", entry)) for entry in message.get("tool_calls") or ()]
-    return tuple(
-        ToolCall(str(entry.get("id") or ""), str(function.get("name")), function.get("arguments"))
-        for entry, function in entries
-    )
+    """The calls that a message shows; one that a parser read in part has no name, and is of no tool."""
+    entries = message.get("tool_calls") or ()
+    return tuple(map(call_of, entries if isinstance(entries, list | tuple) else (entries,)))
+
+
+def call_of(entry: Any) -> ToolCall:
+    """One call, its arguments decoded where they are the JSON text of an object, as OpenAI's format writes them."""
+    entry = entry if isinstance(entry, Mapping) else {"arguments": entry}
+    function = entry.get("function", entry)
+    function = function if isinstance(function, Mapping) else {"arguments": function}
+    name, arguments = function.get("name"), function.get("arguments")
+    if isinstance(arguments, str):
+        with suppress(ValueError, RecursionError):
+            decoded = json.loads(arguments)
+            arguments = decoded if isinstance(decoded, dict) else arguments
+    return ToolCall(str(entry.get("id") or ""), name if isinstance(name, str) else "", arguments)
 
 
 def text_of(content: Any) -> str:

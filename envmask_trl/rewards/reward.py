@@ -4,11 +4,12 @@ TRL  --prompts, completions, ..., columns-->  Reward  --Rollout-->  score  --> 0
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from math import isfinite
-from typing import Any
+from math import isfinite, isnan
+from typing import Any, SupportsFloat
 
 from .reading import Rollout, read_rollouts
 from .turns import check_turn_rewards
+from .values import described, number, turn_values_of
 
 Score = Callable[[Rollout], float | None]
 TurnScore = Callable[[Rollout], list[float] | None]
@@ -31,8 +32,14 @@ class Reward:
     """
 
     def __init__(self, score: Score, *, name: str, low: float, high: float):
-        if not (isfinite(low) and isfinite(high) and low < high):
-            raise ValueError(f"reward {name!r} has the range [{low}, {high}], expected two finite numbers, low < high")
+        if not isinstance(name, str) or not name:
+            raise ValueError(f"a reward has the name {described(name)}, expected a text to log it under")
+        if not (is_number(low) and is_number(high) and low < high):
+            raise ValueError(
+                f"reward {name!r} has the range [{low!r}, {high!r}], expected two finite numbers, low < high"
+            )
+        if not callable(score):
+            raise ValueError(f"reward {name!r} got {described(score)} to score with, expected a function of a Rollout")
         self.__name__ = name
         self.low, self.high = float(low), float(high)
         self.score = score
@@ -49,8 +56,9 @@ class Reward:
         return [None if rollout.failed else self.score(rollout) for rollout in rollouts]
 
     def checked(self, values: Iterable[float | None]) -> list[float | None]:
-        """The same values as floats; raises on one outside of the range, NaN included."""
-        kept = [None if value is None else float(value) for value in values]
+        """The same values as floats; raises on one that is no number or outside of the range, NaN included."""
+        whose = f"reward {self.__name__!r} gave rollout"
+        kept = [None if value is None else number(f"{whose} {row}", value) for row, value in enumerate(values)]
         for row, value in enumerate(kept):
             if value is not None and not self.low - 1e-9 <= value <= self.high + 1e-9:
                 raise ValueError(
@@ -76,7 +84,15 @@ class TurnReward(Reward):
 
     def total(self, rollout: Rollout) -> float | None:
         values = self.turn_score(rollout)
-        return None if values is None else sum(values)
+        if values is None:
+            return None
+        kept = turn_values_of(f"reward {self.__name__!r} gave a rollout", values)
+        if len(kept) != len(rollout.turns):
+            raise ValueError(
+                f"reward {self.__name__!r} gave a rollout of {len(rollout.turns)} turns {len(kept)} turn rewards; give "
+                "one number for each turn"
+            )
+        return sum(kept)
 
     def turn_rewards(self, **columns: Any) -> list[list[float] | None]:
         """Per rollout one number per turn of the model, or None where it does not apply; see `turns.py`."""
@@ -85,8 +101,13 @@ class TurnReward(Reward):
         return check_turn_rewards(self.__name__, values, [len(rollout.turns) for rollout in rollouts])
 
 
+def is_number(value: Any) -> bool:
+    """Whether it is a finite number; a text or a bool is none."""
+    return isinstance(value, SupportsFloat) and not isinstance(value, str | bool) and isfinite(value)
+
+
 def column_of(rollout: Rollout, column: str, reader: str) -> Any:
-    """This rollout's entry of a dataset column.
+    """This rollout's entry of a dataset column; None where it has none, also as pandas says it, with NaN.
 
     Raises:
         ValueError: there is no such column.
@@ -96,4 +117,5 @@ def column_of(rollout: Rollout, column: str, reader: str) -> Any:
             f"{reader} reads the dataset column {column!r}, found {sorted(rollout.row)}; add it to the dataset or name "
             "another one with column="
         )
-    return rollout.row[column]
+    value = rollout.row[column]
+    return None if isinstance(value, float) and isnan(value) else value

@@ -6,8 +6,11 @@ returned, 0.5    0.75        0.5         1.0         r_t + discount * returned_{
 sparse           0.0         0.0         1.5         their sum, at the end
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from math import isfinite
 from typing import Any, Literal, Protocol, runtime_checkable
+
+from .values import as_list, described, turn_values_of
 
 Density = Literal["sparse", "dense", "returned"]
 
@@ -26,15 +29,22 @@ class GivesTurnRewards(Protocol):
     def turn_rewards(self, **columns: Any) -> list[list[float] | None]: ...
 
 
-def check_turn_rewards(
-    name: str, values: Iterable[Sequence[float] | None], num_turns: Sequence[int]
-) -> list[list[float] | None]:
+def check_turn_rewards(name: str, values: Any, num_turns: Sequence[int]) -> list[list[float] | None]:
     """The same values as lists of floats.
 
     Raises:
-        ValueError: another number of rollouts, or of turns in one.
+        ValueError: another number of rollouts, or of turns in one, or an entry that is no finite number.
     """
-    kept = [None if turns is None else [float(value) for value in turns] for turns in values]
+    listed = as_list(values)
+    if listed is None:
+        raise ValueError(
+            f"turn_rewards of {name} returned {described(values)} for {len(num_turns)} rollouts, expected a list with "
+            "one list of numbers, or None, for each"
+        )
+    kept = [
+        None if turns is None else turn_values_of(f"turn_rewards of {name} gave rollout {row}", turns)
+        for row, turns in enumerate(listed)
+    ]
     if len(kept) != len(num_turns):
         raise ValueError(f"{name} gave turn rewards for {len(kept)} rollouts, expected {len(num_turns)}")
     for row, (turns, expected) in enumerate(zip(kept, num_turns, strict=True)):
@@ -42,6 +52,8 @@ def check_turn_rewards(
             raise ValueError(
                 f"{name} gave rollout {row} {len(turns)} turn rewards, expected one for each of its {expected} turns"
             )
+        if turns is not None and not all(map(isfinite, turns)):
+            raise ValueError(f"{name} gave rollout {row} the turn rewards {turns}, expected finite numbers")
     return kept
 
 

@@ -19,6 +19,7 @@ from trl.trainer import grpo_trainer, utils
 from ..rollout.environments import NOT_TOOLS
 from .loss_inputs import Batch, ScoredModel
 from .processes import AcrossProcesses
+from .reward_checks import check_groups
 from .rows import once_per_run
 from .shared_prefix import TreeForward
 from .step_times import StepTimes
@@ -121,6 +122,9 @@ class HookedGRPOTrainer(AcrossProcesses, GRPOTrainer):
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> Batch:
         self.trained = None
+        if self.model.training:
+            first = self.accelerator.process_index * len(inputs)
+            check_groups(inputs, group_size=int(self.num_generations), first=first)
         try:
             batch = super()._generate_and_score_completions(inputs)
             self.after_scoring(batch)

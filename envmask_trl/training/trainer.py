@@ -28,13 +28,14 @@ from .functions_given import check_tools
 from .left_out import left_out
 from .loss_inputs import ROW_MEAN_LOSSES, Batch, annotate_windows, apply_mask, trained_positions, window_counts
 from .micro_batches import arrange, depends_on_split
+from .reward_checks import checked_functions
 from .rollout_files import RolloutFiles
 from .rows import check_finite, checked_rollout_func, to_columns, trl_rows
 from .sampling import engine_stops_at, keeps_cache, open_sampler
 from .shared_prefix import tree_forward
 from .step_log import StepLog
 from .step_times import StepTimes
-from .trainer_arguments import check_trainer
+from .trainer_arguments import check_output_dir, check_trainer
 from .turn_credit import TurnCredit, saved_advantages
 
 logger = logging.get_logger(__name__)
@@ -87,6 +88,7 @@ class EnvMaskGRPOTrainer(HookedGRPOTrainer):
             if args.max_tool_calling_iterations is None:
                 logger.warning(f"max_tool_calling_iterations is not set; {DEFAULT_ITERATIONS} rounds of tools at most")
             args = engine_stops_at(EnvMaskGRPOConfig.from_grpo_config(args), protocol)
+            check_output_dir(args)
         check_tools(kwargs.get("tools"))
         with any_template_accepted():
             super().__init__(model, reward_funcs, args, train_dataset, *further, **kwargs)
@@ -109,6 +111,7 @@ class EnvMaskGRPOTrainer(HookedGRPOTrainer):
         rollouts = Path(str(self.args.output_dir), "rollouts")
         self.rollout_files = RolloutFiles(rollouts, process=self.accelerator.process_index)
         self.credit = TurnCredit(self)
+        self.reward_funcs = checked_functions(self.reward_funcs, self.reward_func_names)
         self.columns: dict[str, list] = {}  # the aligned columns of the latest rollouts
         self.trajectories: list[Trajectory] = []
         self.rewards_per_func: Tensor | None = None
@@ -168,6 +171,7 @@ class EnvMaskGRPOTrainer(HookedGRPOTrainer):
     def set_earlier_rollouts_aside(self) -> None:
         if self.accelerator.is_main_process and (kept := self.rollout_files.set_earlier_aside()):
             logger.info(f"the rollouts of an earlier run are in {kept} now")
+        self.rollout_files.written.clear()
         self.accelerator.wait_for_everyone()
 
     def adjust_rewards(self, rewards_per_func: Tensor) -> Tensor:

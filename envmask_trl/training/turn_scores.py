@@ -9,6 +9,7 @@ class Maze:                                           an environment may, too
 """
 
 import hashlib
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,7 @@ import torch
 from accelerate.utils import gather_object
 from torch import Tensor
 
+from ..rewards.values import as_list, described, number
 from ..trajectory import Source, Trajectory
 
 TurnScores = tuple[float, ...]
@@ -74,20 +76,24 @@ def function_scores(
     ask = getattr(function, "turn_rewards", None)
     if ask is None:
         return [None] * len(trajectories)
-    answer = ask(**keywords)
-    if not isinstance(answer, list | tuple) or len(answer) != len(trajectories):
-        found = f"{len(answer)} entries" if isinstance(answer, list | tuple) else f"a {type(answer).__name__}"
+    answer = as_list(found := ask(**keywords))
+    if answer is None or len(answer) != len(trajectories):
+        shown = described(found) if answer is None else f"{len(answer)} entries"
         raise ValueError(
-            f"turn_rewards of {name} returned {found} for {len(trajectories)} rollouts, expected a list with one list "
+            f"turn_rewards of {name} returned {shown} for {len(trajectories)} rollouts, expected a list with one list "
             "of numbers, or None, for each"
         )
-    for row, (values, trajectory) in enumerate(zip(answer, trajectories, strict=True)):
+    listed = [
+        None if values is None else turn_scores(f"turn_rewards of {name} gave rollout {row}", values)
+        for row, values in enumerate(answer)
+    ]
+    for row, (values, trajectory) in enumerate(zip(listed, trajectories, strict=True)):
         if values is not None and len(values) != trajectory.num_turns:
             raise ValueError(
                 f"row {row}: turn_rewards of {name} gave {len(values)} numbers, but the model took "
                 f"{trajectory.num_turns} turns; give one number for each"
             )
-    return [None if not values else tuple(map(number, values)) for values in answer]
+    return [values or None for values in listed]
 
 
 def environment_scores(environment: Any, trajectory: Trajectory) -> TurnScores | None:
@@ -95,18 +101,30 @@ def environment_scores(environment: Any, trajectory: Trajectory) -> TurnScores |
     ask = getattr(environment, "get_turn_rewards", None)
     if ask is None or not trajectory.num_turns:
         return None
-    values = ask()
+    values = turn_scores(f"{type(environment).__name__}.get_turn_rewards returned", ask())
     if len(values) > trajectory.num_turns:
         raise ValueError(
             f"{type(environment).__name__}.get_turn_rewards returned {len(values)} numbers, but the model took "
             f"{trajectory.num_turns} turns; give at most one number for each"
         )
-    missing = trajectory.num_turns - len(values)
-    return (*map(number, values), *(float("nan") for _ in range(missing)))
+    return values + (math.nan,) * (trajectory.num_turns - len(values))
 
 
-def number(value: float | None) -> float:
-    return float("nan") if value is None else float(value)
+def turn_scores(whose: str, values: Any) -> TurnScores:
+    """One rollout's scores as floats; NaN, as None, is no score.
+
+    Raises:
+        ValueError: no list, or an entry that is no number or infinite.
+    """
+    listed = as_list(values)
+    if listed is None:
+        raise ValueError(f"{whose} {described(values)}, expected a list with one number for each turn of the model")
+    scores = tuple(
+        math.nan if value is None else number(f"{whose} at turn {turn}", value) for turn, value in enumerate(listed)
+    )
+    if any(map(math.isinf, scores)):
+        raise ValueError(f"{whose} {list(scores)}, expected finite numbers, or None where a turn has no score")
+    return scores
 
 
 def states_before_turns(trajectory: Trajectory) -> tuple[str, ...]:
