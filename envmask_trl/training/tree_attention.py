@@ -82,10 +82,11 @@ class TreeAttention:
     def attend(self, module: Any, query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Tensor:
         """As a transformers attention function: from [1, heads, N, size] to [1, N, heads, size]."""
         query, key, value = (states[0].transpose(0, 1) for states in (query, key, value))  # [N, heads, size]
+        queries = taken(query, [bundle.queries for bundle in self.bundles])
+        keys, values = (taken(states, [bundle.keys for bundle in self.bundles]) for states in (key, value))
         outputs = []
-        for bundle, mask in zip(self.bundles, self.float_masks(query.dtype), strict=True):
-            keys, values = taken(key, bundle.keys), taken(value, bundle.keys)
-            output, _ = plain_attention(module, taken(query, bundle.queries), keys, values, mask, **options)
+        for inputs in zip(queries, keys, values, self.float_masks(query.dtype), strict=True):
+            output, _ = plain_attention(module, *inputs, **options)
             outputs.append(output.flatten(0, 1))  # [R * n, heads, size]
         return torch.cat(outputs).index_select(0, self.places).unsqueeze(0)
 
@@ -101,9 +102,14 @@ class TreeAttention:
         return self.masks[dtype]
 
 
-def taken(states: Tensor, columns: Tensor) -> Tensor:
-    """From [N, heads, size] to [R, heads, n, size] for [R, n] columns."""
-    return states.index_select(0, columns.flatten()).unflatten(0, columns.shape).transpose(1, 2)
+def taken(states: Tensor, columns: Sequence[Tensor]) -> list[Tensor]:
+    """From [N, heads, size] to [R, heads, n, size] for each of the [R, n] columns.
+
+    Selected at once, because the gradient of each selection is a tensor as large as `states`.
+    """
+    selected = states.index_select(0, torch.cat([places.flatten() for places in columns]))
+    parts = selected.split([places.numel() for places in columns])
+    return [part.unflatten(0, places.shape).transpose(1, 2) for part, places in zip(parts, columns, strict=True)]
 
 
 def attention_with_trees(
