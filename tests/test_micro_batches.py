@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from peft import PromptTuningConfig, get_peft_model
 from transformers import GPT2Config, GPT2LMHeadModel, GPTNeoConfig, GPTNeoForCausalLM
 from trl.trainer.utils import add_fused_lm_head
 
@@ -137,6 +138,18 @@ def test_padding_before_a_row_does_not_move_its_positions(what):
         as_padded = model(**batch).log_probs
     torch.testing.assert_close(found[1, 3:], alone, atol=1e-5, rtol=0)
     assert (as_padded[1, 3:] - alone).abs().max() > 0.1, "the model must count columns for this test to say something"
+
+
+def test_tokens_that_prompt_learning_puts_before_a_row_do_not_move_its_numbers():
+    model = small_model()
+    add_fused_lm_head(model, outputs=("log_probs", "entropy"))
+    tuned = get_peft_model(model, PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=3)).eval()
+    batch = inputs_of(micro_batches()[0])
+    with only_labelled_positions_scored(), torch.no_grad():
+        found = forward_cut(tuned, **batch).log_probs
+        ids = torch.tensor([SECOND + ROWS[1][1]])
+        alone = tuned(ids).logits.log_softmax(-1)[0, 3 + 1 : -1].gather(1, ids[0, 2:].unsqueeze(1)).squeeze(1)
+    torch.testing.assert_close(found[1, 3:], alone, atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize("shared_prefix", [True, False])

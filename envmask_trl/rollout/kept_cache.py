@@ -4,7 +4,6 @@
 slowest one stops. Here a prompt is encoded once, a turn encodes only what is new, and a row that stopped leaves.
 """
 
-import inspect
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Any
@@ -12,16 +11,15 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformers import (
-    DynamicCache,
     MaxLengthCriteria,
     PreTrainedModel,
     PreTrainedTokenizerBase,
     StoppingCriteriaList,
     StopStringCriteria,
 )
-from transformers.cache_utils import DynamicLayer
 
 from .decoding import Decoder, Turn
+from .keepable import forward_arguments, why_not_kept, why_not_row_by_row
 from .kept_rows import Kept, alone, by_home, continues, taken
 from .kv_rows import KVRows
 from .samplers import Context, Sample
@@ -52,7 +50,7 @@ class KeptCacheSampler:
         overlap_tools: rollouts go on while tools of others are at work; False is for tools that use the model, too.
 
     Raises:
-        ValueError: the model's cache cannot be kept, see `why_not_kept`.
+        ValueError: the model's cache cannot be kept, see `why_not_kept`, or an option needs more than a row's tokens.
     """
 
     def __init__(
@@ -79,6 +77,8 @@ class KeptCacheSampler:
             {"do_sample": do_sample, "temperature": temperature, "top_p": top_p, "top_k": top_k}
             | (generation_kwargs or {}),
         )
+        if reason := why_not_row_by_row(self.config):
+            raise ValueError(f"{reason}; use TransformersSampler")
         self.criteria = StoppingCriteriaList(
             [StopStringCriteria(tokenizer, list(stop_strings))] if stop_strings else []
         )
@@ -146,7 +146,9 @@ class KeptCacheSampler:
 
     def decode(self, contexts: list[Context], turns: list[Turn]) -> None:
         """Let `generate` prepare processors and stopping criteria, and decode with them."""
-        history = left_padded([context.token_ids for context in contexts], self.config.pad_token_id, self.model.device)
+        # A pad token that is the eos would be penalised in shorter rows; a row's own tokens are so anyway.
+        filler = self.config.pad_token_id if self.config.no_repeat_ngram_size else None
+        history = left_padded([context.token_ids for context in contexts], filler, self.model.device)
 
         def loop(model: Any, input_ids: Tensor, logits_processor: Any, stopping_criteria: Any, **_: Any) -> Tensor:
             criteria = StoppingCriteriaList(c for c in stopping_criteria if not isinstance(c, MaxLengthCriteria))
@@ -218,32 +220,14 @@ class KeptCacheSampler:
         return output.logits[:, -1]
 
 
-def left_padded(rows: Sequence[Sequence[int]], pad_id: int, device: torch.device) -> Tensor:
-    """[R, longest]"""
+def left_padded(rows: Sequence[Sequence[int]], pad_id: int | None, device: torch.device) -> Tensor:
+    """[R, longest]; None repeats each row's own first token."""
     width = max(map(len, rows))
-    return torch.tensor([[pad_id] * (width - len(row)) + list(row) for row in rows], device=device)
+    fill = [row[0] if pad_id is None else pad_id for row in rows]
+    filled = [[pad] * (width - len(row)) + list(row) for row, pad in zip(rows, fill, strict=True)]
+    return torch.tensor(filled, device=device)
 
 
 def weights_version(model: PreTrainedModel) -> int:
     """A number that grows with every change in place, such as an optimizer step."""
     return sum(parameter._version for parameter in model.parameters())
-
-
-def why_not_kept(model: PreTrainedModel) -> str | None:
-    """Why this model's cache cannot be kept over turns; None if it can."""
-    name = type(model).__name__
-    if model.config.is_encoder_decoder:
-        return f"{name} is an encoder-decoder model"
-    kinds = {type(layer) for layer in DynamicCache(config=model.config).layers} - {DynamicLayer}
-    if kinds:
-        return f"{name} has layers whose cache is a {min(kind.__name__ for kind in kinds)}, which keeps not every key"
-    lacking = {"position_ids", "attention_mask", "logits_to_keep"} - forward_arguments(model)
-    if lacking:
-        return f"{name}.forward does not take {', '.join(sorted(lacking))}"
-    return None
-
-
-def forward_arguments(model: PreTrainedModel) -> set[str]:
-    unwrap: Any = getattr(model, "get_base_model", lambda: model)  # PEFT's own forward takes anything
-    base = unwrap()
-    return set(inspect.signature(type(base).forward).parameters)  # an instance's may be wrapped

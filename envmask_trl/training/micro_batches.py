@@ -78,7 +78,8 @@ def forward_cut(model: Any, *, input_ids: Tensor, attention_mask: Tensor, labels
     )
     for name in PER_TOKEN:
         if output.get(name) is not None:
-            output[name] = moved_back(output[name], columns[:, :1], labels.size(1) - 1)
+            own = output[name][:, -(columns.size(1) - 1) :]  # prompt learning puts columns of its own before a row
+            output[name] = moved_back(own, columns[:, :1], labels.size(1) - 1)
     return output
 
 

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from transformers.utils import logging
 
-from ..rollout.kept_cache import KeptCacheSampler, why_not_kept
+from ..rollout.keepable import why_not_kept, why_not_row_by_row
+from ..rollout.kept_cache import KeptCacheSampler
 from ..rollout.samplers import Sampler
 from ..rollout.search.tag_protocol import TagProtocol
 from ._trl import SHARDING
@@ -86,9 +87,7 @@ def why_not_local(trainer: "EnvMaskGRPOTrainer") -> str | None:
         return f"the weights may be spread over processes ({distributed_type.value})"
     if trainer.generation_kwargs.get("cache_implementation") not in (None, "dynamic"):
         return f"cache_implementation is {trainer.generation_kwargs['cache_implementation']!r}"
-    if trainer.generation_kwargs.get("num_beams") not in (None, 1):
-        return f"num_beams is {trainer.generation_kwargs['num_beams']}"
-    return None
+    return why_not_row_by_row(trainer.generation_config)
 
 
 def stop_strings(trainer: "EnvMaskGRPOTrainer") -> list[str]:
