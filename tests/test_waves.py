@@ -156,6 +156,14 @@ def test_queries_of_a_batched_tool_stay_one_batch_and_are_waited_for_together():
     assert [text(row) for row in played[:4]] == ["foundfound"] * 4 and text(last) == "truefound"
 
 
+def test_a_rollout_with_a_faster_tool_waits_for_the_batch_that_its_own_queries_will_join(monkeypatch):
+    monkeypatch.setattr(waves, "patience_s", lambda **_: 0.0)
+    table = Table()
+    sampler = OverlappingScript(*[[GO, GO, ANSWER]] * 3, [CALL % ("quick", "{}"), GO, ANSWER])
+    play(sampler, tools=[table.go, named(lambda: "at once", "quick")])
+    assert table.sizes == [3, 4] and sampler.waves == [[0, 1, 2, 3]] * 3
+
+
 def test_a_tool_that_raises_aborts_or_hangs_concerns_its_own_rollout():
     def fail(how: str) -> str:
         """Fail.
@@ -194,9 +202,11 @@ def test_an_environment_is_not_closed_under_a_call_when_the_sampler_fails():
     def fail(row, turn):
         raise ValueError("out of memory")
 
+    twice = GO.removesuffix("<|im_end|>") + GO
+
     with pytest.raises(ValueError, match="out of memory"):
-        play(OverlappingScript([GO], [GO], between=fail), environments=Room)
-    assert order == ["answered", "closed", "closed"]
+        play(OverlappingScript([twice], [GO], between=fail), environments=Room)
+    assert order == ["answered", "closed", "closed"], "and the second call of the turn is not begun"
 
 
 def test_a_process_whose_rollouts_are_over_asks_the_others_and_samples_nothing():

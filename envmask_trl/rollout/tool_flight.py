@@ -74,6 +74,15 @@ class ToolFlight:
                 for name in ended
             }
 
+    def drain(self) -> None:
+        """Start nothing more, and return when nothing is at work: for a caller that failed and takes no results."""
+        with self._changed:
+            for lane in (self._lanes, *self._running.values()):
+                lane.clear()
+            while self._running:
+                self._changed.wait(min(self._deadline_in_s(), LONGEST_SLEEP_S))
+                self._advance()
+
     def _answer(self, work: Work, result: ToolResult) -> None:
         """What the thread of a call does at its end."""
         self._answers.put((work, result))

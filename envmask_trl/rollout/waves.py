@@ -53,7 +53,7 @@ class Waves:
                     results = self.collect({state.index for state in live} & self.waiting.keys())
                 live = self.answer(results)
         except Exception:
-            self.flight.wait(lambda working: not working)  # who opened the environments closes them now
+            self.flight.drain()  # who opened the environments closes them now
             raise
 
     def play_wave(self, states: list[RolloutState]) -> None:

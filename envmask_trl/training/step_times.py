@@ -1,6 +1,8 @@
 """Where the time of a training step goes. Knows clocks and sums only.
 
 sampling  tools  observations  packing  rewards  loss      the rest of TRL's step_time is mostly the backward pass
+
+Tools that are at work while others are sampled take none of it: their time is what is waited for them.
 """
 
 from collections.abc import Iterator
