@@ -1,12 +1,15 @@
 """What a trainer was given, checked before anything is sampled. Knows data sets and options: no tensors."""
 
+import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from datasets import Dataset, DatasetDict
 from pyarrow import compute
 from pyarrow.types import is_large_list, is_large_string, is_list, is_string
 from torch import nn
+from trl import GRPOConfig
 
 from .functions_given import check_accepts, check_reward_function
 from .rows import REWARD_COLUMNS
@@ -22,6 +25,16 @@ ELSEWHERE = {  # options of `generate` that this library has another place for
     "eos_token_id": "set model.generation_config.eos_token_id",
     "num_return_sequences": "set num_generations",
 }
+
+
+def check_output_dir(args: GRPOConfig) -> None:
+    """Raise ValueError where nothing could be written, before hours of work have nowhere to go."""
+    path = Path(str(args.output_dir))
+    nearest = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
+    if not nearest.is_dir():
+        raise ValueError(f"output_dir is {str(path)!r}, but {nearest} is a file, expected a folder; choose another")
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        raise ValueError(f"output_dir is {str(path)!r}, but {nearest} cannot be written to; choose another folder")
 
 
 def check_trainer(trainer: "EnvMaskGRPOTrainer", *, parser: object | None) -> None:
