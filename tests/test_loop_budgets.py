@@ -134,6 +134,19 @@ def test_an_observation_fits_into_any_room_or_says_that_it_does_not(cut, content
 
 
 @pytest.mark.parametrize("cut", ["head", "tail", "middle"])
+def test_megabytes_of_one_word_are_not_tokenised_for_a_small_room(cut):
+    """Without a limit of its own a result was tokenised whole before it was cut: minutes for three megabytes."""
+    encoder = ObservationEncoder(tokenizer(), tools=[weather], stop_token_ids={tokenizer().eos_token_id}, cut=cut)
+    tokenised = []
+    plain = encoder.guard.tokenise
+    encoder.guard.tokenise = lambda pieces, contents: (
+        tokenised.append(sum(map(len, contents))) or plain(pieces, contents)
+    )
+    fitted = encoder.encode([ToolCall("call00000", "weather", {})], ["x" * 1_000_000], closed=True, max_tokens=200)
+    assert fitted.num_tokens <= 200 and fitted.num_cut == 1 and max(tokenised) <= 30_000
+
+
+@pytest.mark.parametrize("cut", ["head", "tail", "middle"])
 def test_a_huge_result_is_cut_in_tokens_inside_its_content_with_a_mark_and_a_flag(cut):
     """I-36, I-64, T15: the closers stay, the model sees the mark, the row says so."""
     page = "".join(f"line {n}: déjà vu\n" for n in range(40_000))

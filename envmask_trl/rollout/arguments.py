@@ -84,6 +84,11 @@ def known_stop_ids(
     Raises:
         ValueError: there is none and tools `needed` one.
     """
+    if not callable(getattr(sampler, "sample", None)):
+        raise ValueError(
+            f"sampler is a {type(sampler).__name__}, expected an object with a method `sample`, such as "
+            "KeptCacheSampler(model, tokenizer)"
+        )
     if given is not None and (isinstance(given, (int, str)) or None in given):
         raise ValueError(f"stop_token_ids is {given!r}, expected a collection of token ids such as {{2}}")
     found = given if given is not None else getattr(sampler, "stop_ids", None) or {tokenizer.eos_token_id} - {None}

@@ -137,9 +137,7 @@ class ObservationEncoder:
         calls = self._harmless(calls)
         block = self.renderer.block(calls)
         if not block.has_tool_role:
-            self._say_once(
-                "the chat template has no tool role that shows each result once; tool results are shown as a user's turn"
-            )
+            self._say_once("the chat template has no tool role that shows a result once; it is shown as a user's turn")
         opening = self.guard.opening(block.pieces[-1])
         safe = [self.guard.apply(content, opening) for content in contents]
         encoded = partial(self._tokens, block, calls, closed=closed, history=history)
@@ -178,7 +176,8 @@ class ObservationEncoder:
         self, contents: list[str], max_tokens: int | None, encoded: Callable[[list[str]], Encoded]
     ) -> tuple[list[str], Encoded] | None:
         """The contents, cut as little as it takes for `encoded` of them to have `max_tokens`; None if they cannot."""
-        texts = [self._cut(text, self.max_observation_tokens) for text in contents]
+        known = [max(limit, 1) for limit in (self.max_observation_tokens, max_tokens) if limit is not None]
+        texts = [self._cut(text, min(known, default=None)) for text in contents]  # megabytes are not tokenised for it
         target: int | None = None  # tokens of all contents; falls in each pass, so the passes end
         while True:
             result = encoded(texts)
