@@ -171,7 +171,7 @@ def test_branches_of_a_token_tree_that_see_what_they_should_not_stop_the_trainin
 
     monkeypatch.setattr(tree_attention.Bundle, "of", leaky)
     trainer, _ = audited_training(EnvMaskGRPOTrainer, tmp_path, monkeypatch)
-    trainer.tree_forward.agrees = True
+    monkeypatch.setattr("envmask_trl.training.shared_prefix.same_logprobs", lambda *args: True)
     with pytest.raises(AuditFailed) as failure:
         trainer.train()
     assert SAME in {check.name for check in failure.value.report.faults}

@@ -152,6 +152,34 @@ def test_the_first_micro_batch_is_compared_and_a_difference_turns_trees_off_alou
     assert torch.equal(log_probs, scored(model, forward_cut)[0])
 
 
+def test_dropout_in_training_mode_does_not_count_as_a_difference():
+    model = get_peft_model(with_head(small_model()), LoraConfig(target_modules="all-linear", lora_dropout=0.5))
+    for name, weight in model.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(weight)
+    forward = TreeForward()
+    scored(model.train(), forward)
+    assert forward.agrees and model.training
+
+
+def test_a_reference_model_with_another_attention_is_compared_too(monkeypatch, caplog):
+    monkeypatch.setattr(shared_prefix.logger, "propagate", True)
+    policy, reference, forward = with_head(small_model()), with_head(small_model()), TreeForward()
+    reference.set_attn_implementation("eager")
+    assert scored(policy, forward) and forward.agrees
+    assert torch.equal(scored(reference, forward)[0], scored(reference, forward_cut)[0])
+    assert "shared_prefix is off" in caplog.text
+
+
+def test_half_precision_rounds_single_tokens_and_a_mistake_moves_a_row():
+    apart, mask = torch.zeros(2, 40, dtype=torch.bfloat16), torch.ones(2, 40, dtype=torch.bool)
+    rounded, moved = apart.clone(), apart.clone()
+    rounded[0, 3] = 0.3
+    moved[0] = 0.1
+    assert shared_prefix.same_logprobs(apart, rounded, mask) and not shared_prefix.same_logprobs(apart, moved, mask)
+    assert not shared_prefix.same_logprobs(apart.float(), rounded.float(), mask)
+
+
 def test_an_auxiliary_loss_keeps_the_rows_apart():
     calls = []
     TreeForward()(lambda **arguments: calls.append(set(arguments)) or {}, **inputs(), output_router_logits=True)
