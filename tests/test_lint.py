@@ -53,7 +53,7 @@ def test_roles_that_are_missing_unknown_or_out_of_turn(messages, found):
 
 def test_a_system_message_first_and_a_prompt_without_an_answer_are_no_faults():
     assert not kinds(row({"role": "system", "content": "s"}, ASK, says("a")))
-    assert not kinds({"prompt": [ASK]}, {"prompt": "How warm is Rome?"})
+    assert not kinds({"prompt": [ASK]}) and not kinds({"prompt": "How warm is Rome?"})
 
 
 @pytest.mark.parametrize(

@@ -5,34 +5,40 @@ tool       rA                   one is due
 tool       rB                   none is due: results that stand together belong to one turn
 """
 
-import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Any
 
 from ...trajectory import Message, ToolCall
 from .findings import Kind, Problem, echo
 from .rows import describe_json_error, read_json
+from .written_calls import read_tagged, written_calls, written_elsewhere
 
-WRITTEN_CALL = re.compile(r"<tool_call>(.*?)(?:</tool_call>|$)", re.DOTALL)  # a call as text, as Hermes and Qwen write
 NEEDS = "a name and an object of arguments"
 REPAIR = "repair or drop the row: the model would learn to write calls that cannot be run"
 
 
-def read_calls(message: Message) -> list[ToolCall | Problem]:
+Calls = Sequence[ToolCall | Problem] | None  # of one message; None: written in a format that is not read here
+
+
+def read_calls(message: Message) -> Calls:
     """What an assistant's message calls, in order: a call, or why it cannot be run. Both await a result."""
-    entries = message.get("tool_calls")
-    if entries:
-        if not isinstance(entries, list):
-            return [Problem(Kind.BROKEN_CALL, f"tool_calls is {echo(entries)}", "a list of calls", REPAIR)]
-        return [read_call(entry) for entry in entries]
-    content = message.get("content")
-    if not isinstance(content, str) or "<tool_call>" not in content:
-        return []
-    return [read_written_call(text) for text in WRITTEN_CALL.findall(content)]
+    entries, written = message.get("tool_calls"), written_calls(message)
+    if not entries:
+        return [read_written_call(text) for text in written] or (None if written_elsewhere(message) else [])
+    if not isinstance(entries, list):
+        return [Problem(Kind.BROKEN_CALL, f"tool_calls is {echo(entries)}", "a list of calls", REPAIR)]
+    found: list[ToolCall | Problem] = [read_call(entry) for entry in entries]
+    if written and isinstance(found[0], ToolCall):
+        remedy = "keep one of them: a template would write the call twice"
+        found[0] = Problem(Kind.BROKEN_CALL, "calls in tool_calls and in the text too", "each call once", remedy)
+    return found
 
 
 def read_written_call(text: str) -> ToolCall | Problem:
+    """A call between tags: JSON, or the tagged arguments of Qwen3-Coder and GLM."""
+    if (call := read_tagged(text)) is not None:
+        return call
     try:
         return read_call(read_json(text))
     except (ValueError, RecursionError) as error:
@@ -56,19 +62,23 @@ def read_call(entry: Any) -> ToolCall | Problem:
             return Problem(Kind.BROKEN_CALL, found, "JSON", REPAIR)
     if not isinstance(arguments, dict):
         return Problem(Kind.BROKEN_CALL, f"the arguments of {echo(name)} are {echo(arguments)}", NEEDS, REPAIR)
-    return ToolCall(str(entry.get("id") or ""), name, arguments)
+    return ToolCall(id_of(entry, "id"), name, arguments)
 
 
-def check_turns(
-    messages: list[Message], calls: list[list[ToolCall | Problem]], *, is_prompt: bool
-) -> Iterator[Problem]:
+def id_of(entry: Message, key: str) -> str:
+    """The id as text, "" where there is none; 0 is one."""
+    value = entry.get(key)
+    return "" if value is None else str(value)
+
+
+def check_turns(messages: list[Message], calls: list[Calls], *, is_prompt: bool) -> Iterator[Problem]:
     """Compare each run of tool messages with the calls before it; `calls` has those of every message."""
-    due: list[ToolCall | Problem] = []  # of the assistant's message just before
+    due: Calls = []  # of the assistant's message just before
     runs = groupby(enumerate(messages), key=lambda each: "tool" if each[1].get("role") == "tool" else each[0])
     for role, run in runs:  # tool messages that stand together, or one message of somebody else
         numbered = list(run)
         start, message = numbered[0]
-        if role == "tool":
+        if role == "tool" and due is not None:
             yield from check_results([result for _, result in numbered], due, start)
         elif due:
             found = f"message {start - 1} has {len(due)} calls, and message {start} is the {message.get('role')}'s"
@@ -84,7 +94,7 @@ def check_turns(
         )
 
 
-def check_results(results: list[Message], due: list[ToolCall | Problem], start: int) -> Iterator[Problem]:
+def check_results(results: list[Message], due: Sequence[ToolCall | Problem], start: int) -> Iterator[Problem]:
     """One run of tool messages against the calls that await a result."""
     if len(results) > len(due):
         found = f"{len(results)} results from message {start} on for {len(due)} calls"
@@ -104,9 +114,9 @@ def check_ids(results: list[Message], calls: list[ToolCall], start: int) -> Iter
     if len(set(call_ids)) < len(call_ids) and any(call_ids):
         yield Problem(Kind.IDS, f"calls of one turn have the ids {echo(call_ids)}", "each its own", "number them anew")
         return
-    result_ids = [str(result.get("tool_call_id") or "") for result in results]
+    result_ids = [id_of(result, "tool_call_id") for result in results]
     names, called = [result.get("name") for result in results], [call.name for call in calls]
-    if any(call_ids) and any(result_ids) and call_ids != result_ids:
+    if any(result_ids) and call_ids != result_ids:
         same = sorted(call_ids) == sorted(result_ids)
         remedy = "put results in call order: many templates show no ids" if same else "give each result its call's id"
         found = f"the results from message {start} on have the ids {echo(result_ids)}"

@@ -80,9 +80,15 @@ def check_roles(conversation: Conversation) -> Iterator[Problem]:
     yield from check_order(messages, roles)
     if "user" not in roles:
         yield Problem(Kind.ROLES, "no user message", "at least one", "many chat templates raise: add the question")
+    remedy = "name the column prompt if a model is to answer it"
     if not conversation.is_prompt and "assistant" not in roles:
-        found = f"no assistant message in {conversation.column}"
-        yield Problem(Kind.ROLES, found, "at least one", "name the column prompt if a model is to answer it")
+        yield Problem(Kind.ROLES, f"no assistant message in {conversation.column}", "at least one", remedy)
+    elif not conversation.is_prompt and roles[-1] == "user":
+        yield Problem(Kind.ROLES, f"message {len(roles) - 1}, the last one, is the user's", "an answer to it", remedy)
+    callers = [index for index, each in enumerate(messages) if each.get("tool_calls") and each["role"] != "assistant"]
+    if callers:
+        found = f"message {callers[0]}, the {roles[callers[0]]}'s, has tool_calls"
+        yield Problem(Kind.ROLES, found, "calls by the assistant only", "give the message its right role")
 
 
 def check_order(messages: list[Message], roles: list[str]) -> Iterator[Problem]:
@@ -105,18 +111,27 @@ def check_order(messages: list[Message], roles: list[str]) -> Iterator[Problem]:
 def check_contents(messages: list[Message]) -> Iterator[Problem]:
     """Contents that are neither text nor content blocks, and turns that say nothing and call nothing."""
     for index, message in enumerate(messages):
-        content = message.get("content")
-        if isinstance(content, str | list) and content:
-            continue
-        if content is None or content in ("", []):
-            if message.get("tool_calls") or (message.get("role") == "tool" and content is not None):
-                continue  # a turn of calls needs no text, and a tool may return nothing
-            found = f"message {index}, the {message.get('role')}'s, is empty"
-            yield Problem(Kind.CONTENT, found, "text or calls", "drop the message, or the row")
-        else:
+        content, role = message.get("content"), message.get("role")
+        if not (content is None or is_content(content)):
             found = f"the content of message {index} is {echo(content)}"
             yield Problem(Kind.CONTENT, found, "text or a list of content blocks", "write it as text: json.dumps")
-        return
+            return
+        says_nothing = not any(block.get("type", "text") != "text" for block in blocks_of(content)) and (
+            not text_of(message).strip()
+        )
+        may_say_nothing = message.get("tool_calls") or (role == "tool" and content is not None)
+        if says_nothing and not may_say_nothing:  # a turn of calls needs no text, and a tool may return nothing
+            found = f"message {index}, the {role}'s, is empty"
+            yield Problem(Kind.CONTENT, found, "text or calls", "drop the message, or the row")
+            return
+
+
+def is_content(content: Any) -> bool:
+    return isinstance(content, str) or (isinstance(content, list) and all(isinstance(block, dict) for block in content))
+
+
+def blocks_of(content: Any) -> list[dict[str, Any]]:
+    return content if isinstance(content, list) else []
 
 
 def text_of(message: Message) -> str:

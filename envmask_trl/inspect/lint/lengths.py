@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 BATCH_ROWS = 256
+BLANK = " \t\r\n\N{LOWER ONE EIGHTH BLOCK}"  # added tokens of white space control nothing
 PIECES = re.compile(r"\s*(?:<[^<>]*>|\n)\s*")  # what templates put anew: tags of thinking and calls, line breaks
 SHORTEN = "raise max_length, shorten the row or drop it"
 
@@ -47,16 +48,22 @@ class Ruler:
     max_length: int | None
     measured: Measured = field(default_factory=Measured)
     authors: Authors = field(default_factory=Authors)
-    control_tokens: tuple[str, ...] = ()
+    control_tokens: tuple[str, ...] = ()  # those that would open or end a turn, whoever wrote them
+    other_tokens: tuple[str, ...] = ()  # and added ones such as <tool_call>, which only a tool must not write
+    checked_tools: list = field(default_factory=list)
     waiting: list[tuple[int, str, Conversation, list]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        added = self.tokenizer.added_tokens_decoder.values()
+        added = [token for token in self.tokenizer.added_tokens_decoder.values() if token.content.strip(BLANK)]
         self.control_tokens = tuple(sorted(token.content for token in added if token.special))
+        self.other_tokens = tuple(sorted(token.content for token in added if not token.special))
 
     def add(self, number: int, conversation: Conversation, tools: list) -> Iterator[tuple[int, Problem]]:
         """Findings of this row and, now and then, of the rows that waited."""
         yield from ((number, problem) for problem in self.check_control_tokens(conversation.messages))
+        if tools != self.checked_tools:
+            self.checked_tools = tools
+            yield from ((number, problem) for problem in self.find_control("the tools' schemas", plain(tools)))
         try:
             text = self.render(conversation.messages, tools, is_open=conversation.is_prompt)
         except Exception as error:  # a template may raise anything
@@ -79,15 +86,24 @@ class Ruler:
         return str(text)
 
     def check_control_tokens(self, messages: Sequence[Message]) -> Iterator[Problem]:
-        """Text that the tokenizer would turn into control ids, from anyone but the assistant."""
+        """Text that the tokenizer would turn into control ids: of anyone but the assistant, and in its calls."""
         for index, message in enumerate(messages):
-            text = text_of(message) if message.get("role") != "assistant" else ""
-            for token in self.control_tokens:
-                if token in text:
-                    remedy = "escape it: encoded as it is, it opens or ends a turn"
-                    found = f"message {index}, the {message.get('role')}'s, contains {token!r}"
-                    yield Problem(Kind.CONTROL_TOKENS, found, "ordinary text", remedy)
-                    return
+            role = message.get("role")
+            if role == "assistant":
+                place, text = f"a call of message {index}", plain(message.get("tool_calls") or "")
+            else:
+                place, text = f"message {index}, the {role}'s,", text_of(message)
+            if problem := next(self.find_control(place, text, is_tool=role == "tool"), None):
+                yield problem
+                return
+
+    def find_control(self, place: str, text: str, *, is_tool: bool = False) -> Iterator[Problem]:
+        """The first control token in a text."""
+        tokens = (*self.control_tokens, *self.other_tokens) if is_tool else self.control_tokens
+        token = next((token for token in tokens if token in text), None)
+        if token is not None:
+            remedy = "escape it: encoded as it is, it opens or ends a turn"
+            yield Problem(Kind.CONTROL_TOKENS, f"{place} contains {token!r}", "ordinary text", remedy)
 
     def measure(self) -> Iterator[tuple[int, Problem]]:
         """Encode the waiting rows and compare them with the budget."""
@@ -137,11 +153,18 @@ def check_kept(messages: Sequence[Message], text: str) -> Iterator[Problem]:
         parts += [("thinking", piece) for piece in PIECES.split(str(thinking or ""))]
         parts += [("call", str(name)) for name in called_names(message)]
         for what, piece in parts:
-            if piece.strip() and piece.strip() not in text and json.dumps(piece.strip())[1:-1] not in text:
+            if (said := piece.strip()) and all(
+                shown not in text for shown in (said, plain(said)[1:-1], json.dumps(said)[1:-1])
+            ):
                 remedy = "use a template that shows it: what is left out is neither seen nor learned"
-                found = f"the template leaves out {what} of message {index}: {echo(piece.strip())}"
+                found = f"the template leaves out {what} of message {index}: {echo(said)}"
                 yield Problem(Kind.DROPPED_BY_TEMPLATE, found, "all that the messages say", remedy)
                 return
+
+
+def plain(value: Any) -> str:
+    """JSON that leaves letters as they are, as chat templates write it."""
+    return json.dumps(value, ensure_ascii=False, default=str)
 
 
 def called_names(message: Message) -> list[Any]:

@@ -6,9 +6,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
-from ...trajectory import ToolCall
 from .answers import check_answer
-from .calls import check_turns, read_calls
+from .calls import Calls, check_turns, read_calls
 from .conversation import Conversation, check_contents, check_roles, read_conversation
 from .findings import Findings, Kind, Problem, to_kinds
 from .lengths import Ruler
@@ -57,6 +56,8 @@ def lint(
     """
     if max_length is not None and (tokenizer is None or max_length < 1):
         raise ValueError(f"max_length is {max_length}; expected a positive number of tokens, and a tokenizer to count")
+    if tokenizer is not None and not tokenizer.chat_template:
+        raise ValueError("the tokenizer has no chat template to render rows with; set one, or lint without a tokenizer")
     findings = Findings(to_kinds(ignore))
     linter = Linter(tools, Ruler(tokenizer, max_length) if tokenizer is not None else None, answer_column)
     rows = read_rows(data)
@@ -70,6 +71,8 @@ def lint(
                 repaired += linter.repaired is not None
     for number, problem in linter.finish():
         findings.add(number, problem)
+    if not linter.rows:
+        findings.add(0, Problem(Kind.COLUMNS, "there is no row", "at least one", "look whether this is the right file"))
     return make_report(data, linter, findings, {} if fix is None else {str(fix): repaired})
 
 
@@ -109,6 +112,14 @@ class Linter:
         """(row, problem) for all that can be said by now; with a tokenizer, of earlier rows too."""
         self.rows += 1
         self.repaired = None
+        try:
+            yield from self._check(row)
+        except RecursionError:
+            self.repaired = None
+            found = "too many brackets inside each other"
+            yield row.number, Problem(Kind.BROKEN_JSON, found, "fewer than some hundred", "repair or drop the row")
+
+    def _check(self, row: Row) -> Iterator[tuple[int, Problem]]:
         if isinstance(row.values, Problem):
             yield row.number, row.values
             return
@@ -141,15 +152,15 @@ class Linter:
     ) -> Iterator[Problem]:
         messages = conversation.messages
         self.roles.update(str(message.get("role")) for message in messages)
-        calls = [read_calls(message) if message.get("role") == "assistant" else [] for message in messages]
+        calls: list[Calls] = [read_calls(message) if message.get("role") == "assistant" else [] for message in messages]
         yield from check_roles(conversation)
         yield from check_contents(messages)
         yield from check_turns(messages, calls, is_prompt=conversation.is_prompt)
         yield from self._check_calls(calls, tools)
         yield from check_answer(messages, values.get(self.answer_column))
-        yield from self._seen_types.add(number, messages)
+        yield from self._seen_types.add(number, values, messages)
 
-    def _check_calls(self, calls: list[list[ToolCall | Problem]], tools: list | Problem) -> Iterator[Problem]:
+    def _check_calls(self, calls: list[Calls], tools: list | Problem) -> Iterator[Problem]:
         if isinstance(tools, Problem):
             yield tools
         book = self._shelf.book_of(tools) if isinstance(tools, list) and tools else self.given_book
@@ -157,7 +168,7 @@ class Linter:
             yield from book.problems
             if self.given_book is not None:
                 yield from compare(book, self.given_book)
-        for call in (call for turn in calls for call in turn):
+        for call in (call for turn in calls for call in turn or ()):
             if isinstance(call, Problem):
                 yield call
             elif book is not None:

@@ -1,4 +1,4 @@
-"""What is wrong only between rows: the same conversation twice, arguments of two types. Keeps 16 bytes a row."""
+"""What is wrong only between rows: the same conversation twice, values of two types. Keeps 16 bytes a row."""
 
 import json
 from array import array
@@ -11,7 +11,8 @@ from .conversation import Conversation
 from .findings import Kind, Problem
 
 JSON_TYPES = {bool: "a boolean", int: "a number", float: "a number", str: "text", list: "a list", dict: "an object"}
-MAX_KEYS = 10_000  # arguments whose types are remembered
+MAX_KEYS = 10_000  # places whose types are remembered
+NUMBERS = ("id", "_id", "idx", "index", "uuid", "row_id", "__index_level_0__")  # columns that only number the rows
 
 
 class SeenRows:
@@ -22,9 +23,15 @@ class SeenRows:
         self.numbers = array("Q")
 
     def add(self, number: int, row: Mapping[str, Any], conversation: Conversation) -> None:
-        """Of a prompt, the other columns count too: they may be the seed of its environment."""
-        what = row if conversation.is_prompt else conversation.messages
-        text = json.dumps(what, sort_keys=True, default=str)
+        """Of a prompt, the other columns count too, but its number: they may be the seed of its environment."""
+        if conversation.is_prompt:
+            what: Any = {key: value for key, value in row.items() if str(key).lower() not in NUMBERS}
+        else:
+            what = [conversation.messages, row.get("tools")]
+        try:
+            text = json.dumps(what, sort_keys=True, default=str)
+        except TypeError:  # keys of two types have no order; no file has such
+            text = repr(what)
         self.hashes.append(int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big"))
         self.numbers.append(number)
 
@@ -42,24 +49,38 @@ class SeenRows:
 
 
 class SeenTypes:
-    """Finds arguments that have one type here and another there, which no Arrow column holds."""
+    """Finds values that have one type here and another there, which no Arrow column holds."""
 
     def __init__(self) -> None:
-        self.first: dict[str, tuple[int, str]] = {}  # key -> (row, type)
+        self.first: dict[str, tuple[int, str]] = {}  # place -> (row, type)
         self.reported: set[str] = set()
+        self._last_tools: Any = None
 
-    def add(self, number: int, messages: list[Message]) -> Iterator[Problem]:
-        """Each argument is reported once, with the row where its type was another."""
+    def add(self, number: int, row: Mapping[str, Any], messages: list[Message]) -> Iterator[Problem]:
+        """Each place is reported once, with the row where its type was another."""
+        for column, value in row.items():
+            yield from self._see(number, str(column), value)
+        tools = row.get("tools")
+        if isinstance(tools, list) and tools != self._last_tools:
+            self._last_tools = tools
+            yield from self._walk(number, "tools", tools)
         for message in messages:
+            yield from self._see(number, "content", message.get("content"))
             for call in message.get("tool_calls") or ():
                 function = call.get("function", call) if isinstance(call, dict) else None
-                arguments = function.get("arguments") if isinstance(function, dict) else None
-                if arguments is None:
-                    continue
-                yield from self._see(number, "arguments", arguments)
-                if isinstance(arguments, dict):
-                    for key, value in arguments.items():
-                        yield from self._see(number, f"arguments.{key}", value)
+                if isinstance(function, dict):
+                    yield from self._walk(number, "arguments", function.get("arguments"))
+                    yield from self._see(number, "the id of a call", call.get("id"))
+
+    def _walk(self, number: int, place: str, value: Any) -> Iterator[Problem]:
+        """The value and all that is in it; the items of a list share one place."""
+        yield from self._see(number, place, value)
+        if isinstance(value, dict):
+            for key, each in value.items():
+                yield from self._walk(number, f"{place}.{key}", each)
+        elif isinstance(value, list):
+            for each in value:
+                yield from self._walk(number, f"{place}[]", each)
 
     def _see(self, number: int, key: str, value: Any) -> Iterator[Problem]:
         kind = JSON_TYPES.get(type(value))
@@ -70,5 +91,5 @@ class SeenTypes:
         row, expected = self.first.get(key, (number, kind))
         if kind != expected and key not in self.reported:
             self.reported.add(key)
-            remedy = "write all arguments as JSON text, or load the column as datasets.Json"
+            remedy = "write the column as JSON text (all arguments, all tools), or load it as datasets.Json"
             yield Problem(Kind.MIXED_TYPES, f"{key} is {kind}", f"{expected}, as in {row}", remedy)

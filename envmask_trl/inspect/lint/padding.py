@@ -13,7 +13,10 @@ from .conversation import COLUMNS
 from .findings import Kind, Problem
 from .tool_schemas import Bookshelf, ToolBook, read_tools
 
-VALUES = ("default", "const", "enum", "examples", "example")  # keys of a schema whose nulls are data
+VALUES = ("default", "const", "enum", "examples", "example")  # keys of a schema that hold data, not schemas
+BY_NAME = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")  # schemas under any name
+NO_BOOK = ToolBook([])
+Path = tuple[str | int, ...]
 REMEDY = "write a copy without them: envmask-trl lint --fix; keep tools and arguments as JSON text or datasets.Json"
 
 
@@ -59,8 +62,15 @@ class Stripped:
             return [self.schema(each, f"{path}.{i}") for i, each in enumerate(value)]
         if not isinstance(value, Mapping):
             return value
-        kept = self.without(value, path, real=VALUES)
-        return {key: each if key in VALUES else self.schema(each, f"{path}.{key}") for key, each in kept.items()}
+        kept = self.without(value, path, real=real_nulls(value))
+        read = {key: self.by_name if key in BY_NAME else self.schema for key in kept if key not in VALUES}
+        return {key: read[key](each, f"{path}.{key}") if key in read else each for key, each in kept.items()}
+
+    def by_name(self, value: Any, path: str) -> Any:
+        """Schemas under names that somebody chose: one named "default" or "enum" is a schema like any other."""
+        if not isinstance(value, Mapping):
+            return value
+        return {key: self.schema(each, f"{path}.{key}") for key, each in self.without(value, path).items()}
 
     def message(self, value: Any, path: str) -> Any:
         if not isinstance(value, Mapping):
@@ -87,14 +97,27 @@ class Stripped:
             call["arguments"] = self.arguments(call["arguments"], str(call.get("name")), f"{path}.arguments")
         return call
 
-    def arguments(self, value: Mapping[str, Any], name: str, path: str) -> dict[str, Any]:
-        kept = {}
-        for key, each in value.items():
-            is_padding = self.book.is_null_padding(name, key) if each is None and self.book else None
-            if is_padding:
-                self.padded.append(f"{path}.{key}")
-                continue
-            if each is None and is_padding is None:
-                self.unclear.append(f"{path}.{key}")
-            kept[key] = each
-        return kept
+    def arguments(self, value: Mapping[str, Any], name: str, path: str) -> Any:
+        """The arguments without their padding, at any depth; without a schema nothing of them is removed."""
+        found = [*(self.book or NO_BOOK).null_padding(name, value)]
+        for place, is_padding in found:
+            (self.padded if is_padding else self.unclear).append(".".join(map(str, (path, *place))))
+        return without_places(value, {place for place, is_padding in found if is_padding})
+
+
+def without_places(value: Any, places: set[Path], path: Path = ()) -> Any:
+    """The value without what stands at `places`: `({"a": {"b": None, "c": 1}}, {("a", "b")})` -> `{"a": {"c": 1}}`."""
+    if not places or not isinstance(value, Mapping | list):
+        return value
+    if isinstance(value, list):
+        return [without_places(each, places, (*path, number)) for number, each in enumerate(value)]
+    kept = {key: each for key, each in value.items() if (*path, key) not in places}
+    return {key: without_places(each, places, (*path, key)) for key, each in kept.items()}
+
+
+def real_nulls(schema: Mapping[str, Any]) -> tuple[str, ...]:
+    """Keys of a schema whose null may be data: a const only where no type forbids it; lists are never null."""
+    types = schema.get("type")
+    return (
+        ("default", "example") if types and types != "null" and "null" not in types else ("default", "example", "const")
+    )

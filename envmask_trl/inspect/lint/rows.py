@@ -2,6 +2,8 @@
 
 import json
 import os
+import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
@@ -9,6 +11,15 @@ from typing import Any, NamedTuple, NoReturn
 from .findings import Kind, Problem, echo
 
 BATCH_ROWS = 1000
+OTHER_FILES = {
+    b"\x1f\x8b": "compressed with gzip",
+    b"\x28\xb5\x2f\xfd": "compressed with zstd",
+    b"PK\x03\x04": "a zip archive",
+    b"PAR1": "a parquet file under another name",
+    b"ARROW1": "an Arrow file",
+    b"\xff\xfe": "UTF-16",
+    b"\xfe\xff": "UTF-16",
+}
 FIX_JSON = "write one JSON object a line, for example with json.dumps"
 
 
@@ -41,10 +52,24 @@ def read_rows(data: str | os.PathLike | Iterable[Mapping[str, Any]]) -> Iterator
             raise FileNotFoundError(f"{path} does not exist; expected a .jsonl or .parquet file")
         if path.is_dir():
             raise ValueError(f"{path} is a folder; expected a .jsonl or .parquet file: lint its files one by one")
-        return read_parquet(path) if path.suffix == ".parquet" else read_lines(path)
+        if path.suffix == ".parquet":
+            return read_parquet(path)
+        check_lines(path)
+        return read_lines(path)
     if isinstance(data, Mapping) or not isinstance(data, Iterable):
         raise ValueError(f"data is a {type(data).__name__}; expected a path, a Dataset (one split) or a list of rows")
     return read_mappings(data)
+
+
+def check_lines(path: Path) -> None:
+    """Raise where a file is something else than lines, before each of its lines is called broken."""
+    with path.open("rb") as file:
+        start = file.read(64).lstrip()
+    what = next((name for magic, name in OTHER_FILES.items() if start.startswith(magic)), None)
+    if what is None and path.suffix == ".json" and start.startswith(b"["):
+        what = "one JSON list"
+    if what is not None:
+        raise ValueError(f"{path} is {what}; expected one JSON object a line in UTF-8 (.jsonl), or a .parquet file")
 
 
 def read_lines(path: Path) -> Iterator[Row]:
@@ -67,16 +92,27 @@ def read_line(line: bytes) -> dict[str, Any] | Problem:
     if not isinstance(values, dict):
         found = f"a {type(values).__name__}, {echo(values)}"
         return Problem(Kind.BROKEN_JSON, found, "one JSON object a line", FIX_JSON)
+    if HALF.search(line) and (half := find_half(values)) is not None:
+        found = f"half a character (a lone surrogate) in {echo(half)}"
+        return Problem(Kind.BROKEN_JSON, found, "whole characters", "cut texts between characters, not UTF-16 units")
     return values
 
 
+def find_half(value: Any) -> str | None:
+    """The first text with a lone surrogate, which neither Arrow nor a tokenizer takes."""
+    if isinstance(value, str):
+        return value if not value.isascii() and re.search("[\ud800-\udfff]", value) else None
+    parts = (*value, *value.values()) if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return next((half for part in parts if (half := find_half(part)) is not None), None)
+
+
 def read_json(text: str) -> Any:
-    """Decode JSON as strictly as Arrow does: without NaN and Infinity.
+    """Decode JSON as strictly as Arrow does: no NaN, no Infinity, no whole number beyond 64 bits, no key twice.
 
     Raises:
         ValueError: it is not JSON.
     """
-    return json.loads(text, parse_constant=_refuse_constant)
+    return STRICT.decode(text)
 
 
 def describe_json_error(error: Exception, text: bytes | str) -> str:
@@ -89,6 +125,35 @@ def describe_json_error(error: Exception, text: bytes | str) -> str:
 
 def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name}, which is not JSON")
+
+
+def _finite(digits: str) -> float:
+    number = float(digits)
+    if number in (float("inf"), float("-inf")):
+        raise ValueError(f"the number {echo(digits)}, which is beyond all floats")
+    return number
+
+
+def _whole(digits: str) -> int:
+    if len(digits) < 19:
+        return int(digits)
+    if len(digits) > 20 or not -(2**63) <= int(digits) < 2**63:
+        raise ValueError(f"the number {echo(digits)}, which has more than 64 bits")
+    return int(digits)
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        twice = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
+        raise ValueError(f"the key {echo(twice)} twice in one object")
+    return values
+
+
+STRICT = json.JSONDecoder(
+    parse_constant=_refuse_constant, parse_float=_finite, parse_int=_whole, object_pairs_hook=_once
+)
+HALF = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 def read_parquet(path: Path) -> Iterator[Row]:
