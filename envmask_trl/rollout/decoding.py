@@ -81,8 +81,7 @@ class Decoder:
             if stopped == len(turns):
                 break
             if stopped >= LEAVE_AT * len(turns):
-                index = live.nonzero().squeeze(1)
-                turns, cache = part(turns, cache, index.tolist())
+                index, turns, cache = part(turns, cache, live)
                 history, tokens, budgets, live = (state[index] for state in (history, tokens, budgets, live))
                 draws = None if draws is None else draws[index]
             logits = self.forward(tokens.unsqueeze(1), live.long().unsqueeze(1), cache)
@@ -125,11 +124,12 @@ def record(turns: list[Turn], live: Tensor, tokens: Tensor, logprobs: Tensor, en
                 turn.told(turn.sample)
 
 
-def part(turns: list[Turn], cache: KVRows, live: list[int]) -> tuple[list[Turn], KVRows]:
-    """The live rows with a cache of their own; the others' turns keep theirs."""
-    stopped = sorted(set(range(len(turns))) - set(live))
-    settle([turns[row] for row in stopped], cache.take(stopped))
-    return [turns[row] for row in live], cache.take(live)
+def part(turns: list[Turn], cache: KVRows, live: Tensor) -> tuple[Tensor, list[Turn], KVRows]:
+    """The live rows in their new order, their turns and their cache; the others' turns keep where they are."""
+    order, going_on, staying = cache.part(live.nonzero().squeeze(1).tolist())
+    n = going_on.seen.size(0)
+    settle([turns[row] for row in order[n:]], staying)
+    return torch.tensor(order[:n], device=live.device), [turns[row] for row in order[:n]], going_on
 
 
 def settle(turns: list[Turn], cache: KVRows) -> None:

@@ -20,7 +20,7 @@ from transformers import (
 
 from .decoding import Decoder, Turn
 from .keepable import forward_arguments, why_not_kept, why_not_row_by_row
-from .kept_rows import Kept, alone, by_home, continues, taken
+from .kept_rows import Kept, alone, by_home, continues
 from .kv_rows import KVRows
 from .samplers import Context, Sample
 from .transformers_sampler import evaluating, find_stop_token_ids, generation_config
@@ -179,7 +179,8 @@ class KeptCacheSampler:
             old, cache, next_logits = self.encode_news(old, contexts)
             caches.append(cache)
             logits.append(next_logits)
-        return new + old, KVRows.join(caches), torch.cat(logits)
+        cache = caches[0] if len(caches) == 1 else KVRows.gather([(c, range(c.seen.size(0))) for c in caches])
+        return new + old, cache, torch.cat(logits)
 
     def encode_prompts(self, prompts: list[tuple[int, ...]]) -> tuple[KVRows, Tensor]:
         """Each distinct prompt once."""
@@ -191,14 +192,17 @@ class KeptCacheSampler:
 
     def encode_news(self, rows: list[int], contexts: list[Context]) -> tuple[list[int], KVRows, Tensor]:
         """The tokens that came since these rows' last turn."""
-        order, parts = [], []
+        order: list[int] = []
+        parts: list[tuple[KVRows, list[int]]] = []
         for together in by_home([self.kept[contexts[row].id] for row in rows]):
             kept = [self.kept[contexts[rows[place]].id] for place in together]
-            parts.append(taken(kept))
+            assert kept[0].home is not None
+            parts.append((kept[0].home, [one.place for one in kept]))
             order += [rows[place] for place in together]
-            for one in kept:
-                one.home = None  # so that it is not held beside the copy
-        cache = KVRows.join(parts)
+        cache = KVRows.gather(parts)
+        parts.clear()
+        for row in order:
+            self.kept[contexts[row].id].home = None  # so that the forward does not hold it beside the copy
         news = [contexts[row].token_ids[len(self.kept[contexts[row].id].token_ids) :] for row in order]
         return order, cache, self.forward_ragged(news, cache)
 

@@ -54,7 +54,7 @@ def alone(kept: Sequence[Kept]) -> None:
     for together in by_home(kept):
         rows = [kept[place] for place in together]
         home = rows[0].home
-        if home is not None and home.seen.size(0) > len(rows):
+        if home is not None and home.rows_in_memory > len(rows):
             home = taken(rows)
             for place, row in enumerate(rows):
                 row.home, row.place = home, place

@@ -32,12 +32,16 @@ class BufferedLayer(DynamicLayer):
     def fill(self, keys: Tensor, values: Tensor, *, room: int = ROOM) -> "BufferedLayer":
         """Hold these keys and values, with room for further columns."""
         width = keys.size(-2)
-        self.key_buffer, self.value_buffer = (
-            states.new_empty(*states.shape[:-2], width + room, states.size(-1)) for states in (keys, values)
-        )
-        self.keys, self.values = self.key_buffer[:, :, :width], self.value_buffer[:, :, :width]
+        key_buffer, value_buffer = (s.new_empty(*s.shape[:-2], width + room, s.size(-1)) for s in (keys, values))
+        self.hold(key_buffer, value_buffer, width)
         self.keys.copy_(keys)
         self.values.copy_(values)
+        return self
+
+    def hold(self, key_buffer: Tensor, value_buffer: Tensor, width: int) -> "BufferedLayer":
+        """Hold the first `width` columns of these buffers, and write further ones into them."""
+        self.key_buffer, self.value_buffer = key_buffer, value_buffer
+        self.keys, self.values = key_buffer[:, :, :width], value_buffer[:, :, :width]
         self.is_initialized = True
         return self
 
@@ -47,9 +51,9 @@ class BufferedLayer(DynamicLayer):
         start, end = self.keys.size(-2), self.keys.size(-2) + key_states.size(-2)
         if end > self.key_buffer.size(-2):
             self.fill(self.keys, self.values, room=end - start + max(ROOM, end // 2))
-        self.key_buffer[:, :, start:end] = key_states
-        self.value_buffer[:, :, start:end] = value_states
-        self.keys, self.values = self.key_buffer[:, :, :end], self.value_buffer[:, :, :end]
+        self.hold(self.key_buffer, self.value_buffer, end)
+        self.keys[:, :, start:] = key_states
+        self.values[:, :, start:] = value_states
         return self.keys, self.values
 
 
@@ -87,35 +91,65 @@ class KVRows:
 
     def take(self, rows: Sequence[int]) -> "KVRows":
         """A copy of some rows, repeated ones included, without their common holes: left-padded to the longest."""
+        return KVRows.gather([(self, rows)])
+
+    @staticmethod
+    def gather(parts: "Sequence[tuple[KVRows, Sequence[int]]]") -> "KVRows":
+        """A copy of these rows of these caches, in order, as `take` makes it of one."""
+        picked = [home.pick(rows) for home, rows in parts]
+        width = max(columns.size(1) for _, columns, _ in picked)
+        seen = torch.cat([pad(seen, (width - seen.size(1), 0)) for *_, seen in picked])
+
+        def gathered(number: int, name: str) -> Tensor:
+            sources = [getattr(home.layers[number], name) for home, _ in parts]
+            _, heads, _, size = sources[0].shape
+            buffer = sources[0].new_empty(seen.size(0), heads, width + ROOM, size)
+            start = 0
+            for states, (index, columns, _) in zip(sources, picked, strict=True):
+                rows, lacking = buffer[start : start + len(index)], width - columns.size(1)
+                rows[:, :, :lacking] = 0
+                rows[:, :, lacking:width] = _gather(states, index, columns)
+                start += len(index)
+            return buffer
+
+        numbers = range(len(parts[0][0].layers))
+        layers = (BufferedLayer().hold(gathered(n, "keys"), gathered(n, "values"), width) for n in numbers)
+        return KVRows(_cache(layers), seen)
+
+    def pick(self, rows: Sequence[int]) -> tuple[Tensor, Tensor, Tensor]:
+        """The index of these rows, [R], the columns without their common holes, [R, C], and which hold a token."""
         index = torch.tensor(rows, dtype=torch.long, device=self.seen.device)
         seen = self.seen[index]
         width = int(seen.sum(dim=1).max())
         columns = seen.argsort(dim=1, stable=True)[:, seen.size(1) - width :]  # holes first, tokens in order after them
-        return KVRows(
-            _cache(
-                BufferedLayer().fill(_gather(layer.keys, index, columns), _gather(layer.values, index, columns))
-                for layer in self.layers
-            ),
-            seen.gather(1, columns),
-        )
+        return index, columns, seen.gather(1, columns)
 
-    @staticmethod
-    def join(parts: "Sequence[KVRows]") -> "KVRows":
-        """All rows of all parts, in order, left-padded to the widest."""
-        if len(parts) == 1:
-            return parts[0]
-        width = max(part.seen.size(1) for part in parts)
-        lacking = [width - part.seen.size(1) for part in parts]
-        return KVRows(
-            _cache(
-                BufferedLayer().fill(
-                    torch.cat([pad(layer.keys, (0, 0, n, 0)) for layer, n in zip(same, lacking, strict=True)]),
-                    torch.cat([pad(layer.values, (0, 0, n, 0)) for layer, n in zip(same, lacking, strict=True)]),
-                )
-                for same in zip(*(part.layers for part in parts), strict=True)
-            ),
-            torch.cat([pad(part.seen, (n, 0)) for part, n in zip(parts, lacking, strict=True)]),
-        )
+    def part(self, live: Sequence[int]) -> "tuple[list[int], KVRows, KVRows]":
+        """Bring these rows to the front, in place; which row is where now, they, and the others.
+
+        Both are views: the live ones write into the same buffers until they need more room, and then get their own.
+        """
+        n, order = len(live), list(range(self.seen.size(0)))
+        front = sorted(set(range(n)).difference(live))  # places where a row stands that stays behind
+        back = [row for row in live if row >= n]
+        for place, row in zip(front, back, strict=True):
+            order[place], order[row] = row, place
+        if back:
+            into, out_of = (torch.tensor(rows, device=self.seen.device) for rows in (front + back, back + front))
+            for states in (self.seen, *(states for layer in self.layers for states in (layer.keys, layer.values))):
+                states[into] = states[out_of]
+        return order, self.view(slice(n)), self.view(slice(n, None))
+
+    def view(self, rows: slice) -> "KVRows":
+        """Neighbouring rows, in the same buffers."""
+        held = ((o.key_buffer[rows], o.value_buffer[rows], o.keys.size(-2)) for o in self.layers)
+        return KVRows(_cache(BufferedLayer().hold(*each) for each in held), self.seen[rows])
+
+    @property
+    def rows_in_memory(self) -> int:
+        """How many rows its buffers have room for, those included that it has parted from."""
+        buffer = self.layers[0].key_buffer
+        return buffer.untyped_storage().nbytes() // buffer[0].nbytes
 
     @property
     def layers(self) -> list[BufferedLayer]:
