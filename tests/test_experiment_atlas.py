@@ -11,16 +11,16 @@ from recipes.weather_calculator.tokenizer import CHAT_TEMPLATE
 
 
 @pytest.fixture(scope="module")
-def quick(tmp_path_factory):
+def quick(tmp_path_factory, quick_checkpoint):
     """The clean run and one fault, in two steps each."""
     folder = tmp_path_factory.mktemp("atlas")
-    main(["--quick", "--arms", "clean,inverted", "--seeds", "3", "--output", str(folder)])
+    main(["--quick", "--arms", "clean,inverted", "--from", str(quick_checkpoint), "--output", str(folder)])
     return folder
 
 
 def test_the_quick_run_leaves_records_a_table_that_names_the_fault_and_a_figure(quick):
     arms = by_arm(load(quick / "fault_atlas.jsonl"))
-    assert {len(seeds[3]["curves"]["grad_norm"]) for seeds in arms.values()} == {2}
+    assert {len(seeds[0]["curves"]["grad_norm"]) for seeds in arms.values()} == {2}
     table = (quick / "fault_atlas.md").read_text()
     (fault,) = [line for line in table.splitlines() if line.startswith("| mask inverted")]
     assert "audit (1 of 1): environment tokens are not learned, tokens of the model are learned" in fault

@@ -13,30 +13,32 @@ from recipes.experiments.records import append, by_arm, finished, load
 from recipes.experiments.runner import parse_seeds
 from recipes.experiments.task import resized, resized_row, tools_of
 
+QUICK = ("--quick", "--arms", "sft-report,on,off")
+
 
 @pytest.fixture(scope="module")
-def quick(tmp_path_factory):
-    """Two arms and their checkpoint, in two steps each."""
+def quick(tmp_path_factory, quick_checkpoint):
+    """Two arms in two steps each, and their checkpoint."""
     folder = tmp_path_factory.mktemp("ablation")
-    main(["--quick", "--arms", "sft-number,on-number,off-number", "--seeds", "3", "--output", str(folder)])
+    main([*QUICK, "--from", str(quick_checkpoint), "--output", str(folder)])
     return folder
 
 
 def test_the_quick_run_leaves_records_tables_and_a_figure(quick):
     arms = by_arm(load(quick / "mask_ablation.jsonl"))
-    assert list(arms) == ["sft-number", "on-number", "off-number"]
-    for arm in ("on-number", "off-number"):
-        record = arms[arm][3]
+    assert list(arms) == ["sft-report", "on", "off"]
+    for arm in ("on", "off"):
+        record = arms[arm][0]
         assert {len(curve) for curve in record["curves"].values()} == {2} and record["steps"] == 2
         assert [report["step"] for report in record["paired"]] == [1, 2]
         assert set(record["held_out"]) == {"sampled", "greedy"} and {"torch", "trl"} <= set(record["versions"])
-    assert "| `off-number` | 1 |" in (quick / "mask_ablation.md").read_text()
+    assert "| `off` | 1 |" in (quick / "mask_ablation.md").read_text()
     assert (quick / "mask_ablation.png").stat().st_size > 10_000
 
 
 def test_the_arms_of_a_seed_start_alike_and_differ_in_the_mask_alone(quick):
     arms = by_arm(load(quick / "mask_ablation.jsonl"))
-    on, off = arms["on-number"][3], arms["off-number"][3]
+    on, off = arms["on"][0], arms["off"][0]
     assert on["curves"]["reward"][0] == off["curves"]["reward"][0]
     assert on["curves"]["env_token_share"][0] == off["curves"]["env_token_share"][0]
     assert on["curves"]["grad_norm"][0] != off["curves"]["grad_norm"][0]
@@ -46,7 +48,7 @@ def test_the_arms_of_a_seed_start_alike_and_differ_in_the_mask_alone(quick):
 def test_a_restart_runs_nothing_twice(quick, monkeypatch):
     before = (quick / "mask_ablation.jsonl").read_bytes()
     monkeypatch.setattr(AblationJob, "run", lambda job: pytest.fail(f"{job.arm} was run again"))
-    main(["--quick", "--arms", "sft-number,on-number,off-number", "--seeds", "3", "--output", str(quick)])
+    main([*QUICK, "--output", str(quick)])
     assert (quick / "mask_ablation.jsonl").read_bytes() == before
 
 

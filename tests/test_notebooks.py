@@ -56,7 +56,9 @@ def test_the_notebooks_are_these_and_none_carries_outputs():
         ("04_mask_ablation", ["held-out success", "rewards of the first step alike: True", "image/png", "'gradient':"]),
     ],
 )
-def test_a_notebook_runs_and_shows_what_its_text_says(name, shown, monkeypatch):
+def test_a_notebook_runs_and_shows_what_its_text_says(name, shown, monkeypatch, request):
+    if name == "04_mask_ablation":
+        monkeypatch.setenv("QUICK_CHECKPOINT", str(request.getfixturevalue("quick_checkpoint")))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(FOLDER.parent), os.environ.get("PYTHONPATH", "")]))
     notebook = nbformat.read(FOLDER / f"{name}.ipynb", as_version=4)

@@ -57,3 +57,16 @@ def sign_flip_p(differences: Sequence[float]) -> float:
         for signs in product((1, -1), repeat=len(differences))
     ]
     return sum(value > found or isclose(value, found, abs_tol=1e-12) for value in sums) / len(sums)
+
+
+def wilson(successes: int, trials: int) -> tuple[float, float]:
+    """The 95 % interval of a share (Wilson, 1927), which stays within 0 and 1 and has a width at 0 of n too.
+
+    Example:
+        wilson(0, 48) -> (0.0, 0.074)
+    """
+    z = 1.959964  # the normal's 97.5 % quantile
+    share, squared = successes / trials, z * z / trials
+    centre = (share + squared / 2) / (1 + squared)
+    half = z * sqrt(share * (1 - share) / trials + squared / (4 * trials)) / (1 + squared)
+    return max(0.0, centre - half), min(1.0, centre + half)

@@ -19,7 +19,7 @@ from .atlas_report import CLEAN, draw_and_report
 from .faults import FAULTS
 from .findings import findings_of
 from .records import Record, load
-from .runner import Job, jobs_of, parser_of, run_all
+from .runner import QUICK_GROUP, Job, jobs_of, parser_of, run_all
 from .task import training_rows
 from .training import Plan, make_trainer
 
@@ -41,6 +41,7 @@ class AtlasJob(Job):
     def further(self, checkpoint: Path, folder: Path) -> Record:
         set_seed(self.seed)
         torch.set_num_threads(1)
+        group = QUICK_GROUP if self.quick else NUM_GENERATIONS
         rows = training_rows(self.seed, steps=1)[:EXAMINED_QUESTIONS]
         trainer = make_trainer(
             self.plan(),
@@ -48,7 +49,8 @@ class AtlasJob(Job):
             seed=self.seed,
             rows=rows,
             folder=folder,
-            per_device_train_batch_size=NUM_GENERATIONS * len(rows),
+            per_device_train_batch_size=group * len(rows),
+            num_generations=group,
             max_steps=1,
             audit_first_step=True,
         )

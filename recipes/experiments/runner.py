@@ -17,7 +17,13 @@ from .training import Plan, run_arm
 RESULTS = Path(__file__).parent / "results"
 STEPS, QUICK_STEPS = 60, 2
 HELD_OUT, QUICK_HELD_OUT = 64, 2  # questions of each number of calls
-AUDITED_ROWS, QUICK_AUDITED_ROWS = 32, 8  # of a step's 64 rollouts: half of its groups, one of them
+AUDITED_ROWS, QUICK_AUDITED_ROWS = 32, 8  # of a step's 64 rollouts: half of its groups; two of the quick one's 16
+QUICK_GROUP = 4
+QUICK_OPTIONS = {
+    "per_device_train_batch_size": 4 * QUICK_GROUP,
+    "num_generations": QUICK_GROUP,
+    "max_steps": QUICK_STEPS,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +74,7 @@ class Job(ABC):
                 folder=Path(folder) / "run",
                 audited_steps={1, self.steps // 2, self.steps},
                 audited_rows=QUICK_AUDITED_ROWS if self.quick else AUDITED_ROWS,
+                **(QUICK_OPTIONS if self.quick else {}),
             )
         return head | found | further | {"versions": circumstances()}
 

@@ -25,7 +25,7 @@ from ..weather_calculator.warm_start import BATCH_SIZE, warm_start
 
 HOURLY_PER_FIELD = 2  # numbers more for each irrelevant field, so that demonstrations start short here too
 QUESTIONS_PER_STEP = {0: 1, 1: 2, 2: 2, 3: 3}  # by calls: the same in each step, so that steps can be compared
-QUICK = {"tidy_steps": 150, "mixed_steps": 10}  # of the warm start: some rollouts then earn more than others
+QUICK = {"tidy_steps": 100, "mixed_steps": 10}  # of the warm start: some rollouts then earn more than others
 OBSERVATIONS = ("number", "report", "long")
 
 

@@ -54,14 +54,12 @@ class Plan:
     chat_template: Callable[[str], str] | None = None  # what becomes of the tokenizer's template
 
 
-def make_trainer(
-    plan: Plan, checkpoint: Path, *, seed: int, rows: Sequence[dict], folder: Path, **options: Any
-) -> EnvMaskGRPOTrainer:
-    """The quickstart's trainer with the plan's differences."""
-    model, tokenizer = load_checkpoint(checkpoint)
-    if plan.chat_template is not None:
-        tokenizer.chat_template = plan.chat_template(tokenizer.chat_template)
-    defaults: dict[str, Any] = {
+OWN_OPTIONS = {"max_turn_tokens": MAX_TURN_TOKENS, "max_malformed_calls": MAX_MALFORMED_CALLS}
+
+
+def shared_options(seed: int) -> dict[str, Any]:
+    """The quickstart's settings, as far as TRL's own trainer has them too."""
+    return {
         "per_device_train_batch_size": NUM_GENERATIONS * sum(QUESTIONS_PER_STEP.values()),
         "num_generations": NUM_GENERATIONS,
         "num_train_epochs": 1,
@@ -74,8 +72,6 @@ def make_trainer(
         "max_grad_norm": MAX_GRAD_NORM,
         "max_completion_length": MAX_COMPLETION_LENGTH,
         "max_tool_calling_iterations": MAX_CALLS,
-        "max_turn_tokens": MAX_TURN_TOKENS,
-        "max_malformed_calls": MAX_MALFORMED_CALLS,
         "beta": 0.0,
         "gradient_checkpointing": False,
         "bf16": False,
@@ -86,6 +82,16 @@ def make_trainer(
         "report_to": "none",
         "seed": seed,
     }
+
+
+def make_trainer(
+    plan: Plan, checkpoint: Path, *, seed: int, rows: Sequence[dict], folder: Path, **options: Any
+) -> EnvMaskGRPOTrainer:
+    """The quickstart's trainer with the plan's differences."""
+    model, tokenizer = load_checkpoint(checkpoint)
+    if plan.chat_template is not None:
+        tokenizer.chat_template = plan.chat_template(tokenizer.chat_template)
+    defaults = shared_options(seed) | OWN_OPTIONS
     trainer = plan.trainer_class(
         model,
         list(plan.rewards),
@@ -108,6 +114,7 @@ def run_arm(
     folder: Path,
     audited_steps: Collection[int] = (),
     audited_rows: int = 64,
+    **options: Any,
 ) -> Record:
     """Train for `steps` steps (0: evaluate the checkpoint), evaluate, and return what is worth keeping.
 
@@ -115,12 +122,13 @@ def run_arm(
         held_out: questions of each number of calls, of a day that no training has seen.
         folder: for the rollouts; what is in it is not needed afterwards.
         audited_steps: optimizer steps, from 1, after which mask on and off are compared on their rollouts.
+        options: of the trainer's config, in place of the plan's.
     """
     set_seed(seed)
     torch.set_num_threads(1)
     started_s, started_cpu_s = time.perf_counter(), time.process_time()
     rows = training_rows(seed, steps=max(steps, 1))
-    trainer = make_trainer(plan, checkpoint, seed=seed, rows=rows, folder=folder)
+    trainer = make_trainer(plan, checkpoint, seed=seed, rows=rows, folder=folder, **options)
     warnings: list[tuple[int, str]] = []
     trainer.step_log.symptoms.say = lambda sentence: warnings.append((trainer.state.global_step + 1, sentence))
     paired = PairedAtSteps(folder, audited_steps, audited_rows)
