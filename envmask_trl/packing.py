@@ -141,7 +141,7 @@ def _warn_of_uncut(batch: Mapping[str, Sequence[Any]], parallel: list[str], max_
             continue
         if [len(row) for row in rows] == lengths and all(isinstance(x, (int, float)) for row in rows for x in row):
             warnings.warn(
-                f"column {name} has one number per completion token but is not cut with them; add it to parallel_columns",
+                f"column {name} has a number per completion token but is not cut with them; add it to parallel_columns",
                 stacklevel=3,
             )
 

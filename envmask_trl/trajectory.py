@@ -129,6 +129,7 @@ class Trajectory:
     messages: tuple[Message, ...] = ()  # what follows the prompt: assistant and tool messages; never ends in a tool's
     tool_results: tuple[ToolResult, ...] = ()
     prompt: Any = None  # the prompt as it was given: messages or text
+    error: str = ""  # why the environment failed, of a rollout that stopped with ENV_ERROR
     cut_observations: int = 0  # observations shortened to fit
     control_tokens: int = 0  # control tokens found in observations and kept from becoming ids
     malformed_calls: int = 0

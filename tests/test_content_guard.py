@@ -159,5 +159,5 @@ def test_a_template_that_writes_a_result_twice_shows_no_mark_of_the_probe():
     encoder = ObservationEncoder(
         tokenizer, tools=[add], stop_token_ids={tokenizer.eos_token_id}, template_kwargs={"chat_template": twice}
     )
-    with pytest.warns(UserWarning, match="no tool role that shows each result once"):
+    with pytest.warns(UserWarning, match="no tool role that shows a result once"):
         assert shown_text(encoder, CALL, "3") == "\n<|im_start|>user\n3<|im_end|>\n<|im_start|>assistant\n"

@@ -108,6 +108,8 @@ BOARD = [{"type": "text", "text": " Board."}]
         (TEXT, " Board.", TEXT + BOARD),
         (TEXT, BOARD, TEXT + BOARD),
         ("Play.", None, "Play."),
+        (None, " Board.", " Board."),
+        (None, BOARD, BOARD),
     ],
 )
 def test_an_observation_ends_the_last_user_message_and_the_input_stays(content, observation, merged):

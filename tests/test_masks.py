@@ -135,7 +135,7 @@ def test_every_dtype_of_a_mask_gives_the_same_positions(dtype):
 
 @pytest.mark.parametrize("eos", ["19", 19.0, torch.tensor(19), [19.5], [[19]]])
 def test_stop_ids_that_are_no_ids_are_named(eos):
-    with pytest.raises(ValueError, match="eos_token_ids is .*, expected a collection of token ids"):
+    with pytest.raises(ValueError, match=r"eos_token_ids is .*, expected a collection of token ids"):
         completion_mask_from_env_mask(torch.tensor([[0, 1]]), torch.tensor([[1, 2]]), eos)
 
 

@@ -155,7 +155,7 @@ def test_no_column_of_saved_rollouts_falls_out_of_line():
 
 def test_a_column_that_looks_parallel_and_is_not_named_is_said_when_a_row_is_cut():
     batch = {"prompt_ids": [[1]], "completion_ids": [[97, 98]], "env_mask": [[1, 1]], "advantages": [[0.5, 0.7]]}
-    with pytest.warns(UserWarning, match="column advantages has one number per completion token but is not cut"):
+    with pytest.warns(UserWarning, match="column advantages has a number per completion token but is not cut"):
         assert pack_rollouts(batch, max_total_length=2)["advantages"] == [[0.5, 0.7]]
     assert pack_rollouts(batch, max_total_length=3)["advantages"] == [[0.5, 0.7]]  # nothing is cut: nothing to say
     cut = pack_rollouts(batch, max_total_length=2, parallel_columns=["advantages"])

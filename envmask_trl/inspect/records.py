@@ -16,7 +16,7 @@ def rollout_columns(
     advantages: Sequence[Any] | None = None,
 ) -> dict[str, list]:
     """Columns of plain values: ids, `sources` (author per completion token), env_mask, turn_index, logprobs, messages
-    and tool results as JSON, stop_reason, and if given `rewards` (JSON by function) and `advantage`."""
+    and tool results as JSON, stop_reason, error, and if given `rewards` (JSON by function) and `advantage`."""
     columns: dict[str, list] = {
         "prompt_ids": [list(t.prompt_ids) for t in trajectories],
         "completion_ids": [list(t.completion_ids) for t in trajectories],
@@ -29,6 +29,7 @@ def rollout_columns(
         "tool_results": [json.dumps([_result(r) for r in t.tool_results], ensure_ascii=False) for t in trajectories],
         "stop_reason": [str(t.stop_reason) for t in trajectories],
         "unfinished": [t.unfinished for t in trajectories],
+        "error": [t.error for t in trajectories],
     }
     if rewards is not None:
         columns["rewards"] = [json.dumps(dict(row)) for row in rewards]

@@ -12,15 +12,44 @@ class Maze:
 
 import inspect
 import warnings
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import closing, nullcontext, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager, nullcontext, suppress
+from dataclasses import dataclass
 from typing import Any
 
 from ..trajectory import CallStatus, Message, ToolCall
+from .tool_values import describe_error
 from .tools import ToolJob, ToolRunner
 
 NOT_TOOLS = frozenset({"reset", "get_reward", "get_turn_rewards", "state_key", "close"})
 CLOSED = "_envmask_closed"  # set on an instance that was closed
+
+
+class EnvironmentFailed(Exception):
+    """What an environment raised, as one line; its rollout ends with ENV_ERROR and the others go on."""
+
+
+@dataclass(frozen=True, slots=True)
+class NotStarted:
+    """Stands for an environment whose reset failed, where instances are passed that were reset already.
+
+    Example:
+        NotStarted(maze, "ConnectionError: no container")
+    """
+
+    environment: object
+    error: str
+
+
+@contextmanager
+def failures_told() -> Iterator[None]:
+    """Inside, whatever an environment raises becomes an `EnvironmentFailed`; only the user's own Ctrl-C stays."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # SystemExit too: it is the environment's, not the user's
+        raise EnvironmentFailed(describe_error(error).removeprefix("Error: ")) from error
 
 
 def environment_tools(env: object) -> list[Callable[..., Any]]:
@@ -58,14 +87,26 @@ def tools_by_name(tools: Iterable[Callable[..., Any]]) -> dict[str, Callable[...
 
 
 def reset_environment(env: Any, row: Mapping[str, Any]) -> str | list | None:
-    """Start an episode with the fields of a dataset row; what it returns belongs to the prompt."""
+    """Start an episode with the fields of a dataset row; what it returns belongs to the prompt.
+
+    Raises:
+        EnvironmentFailed: `reset` raised.
+        ValueError: no row could be reset so: `reset` is not what the contract says, or does not take these fields.
+    """
     kind = type(env).__name__
     if inspect.getattr_static(env, CLOSED, False):
         raise ValueError(f"{kind} was closed and cannot be reset; make a new instance for each rollout")
     reset = getattr(env, "reset", None)
     if not callable(reset) or inspect.iscoroutinefunction(reset):
         raise ValueError(f"{kind} must have a reset(**row) that is a method and not async")
-    observation = reset(**row)
+    try:
+        inspect.signature(reset).bind(**row)
+    except TypeError as error:
+        raise ValueError(
+            f"{kind}.reset does not take the fields {', '.join(row)} of a row ({error}); add **row to it"
+        ) from None
+    with failures_told():
+        observation = reset(**row)
     if observation is not None and not isinstance(observation, (str, list)):
         raise ValueError(
             f"{kind}.reset returned {type(observation).__name__}, expected a str, a list of content blocks or None"
@@ -82,10 +123,12 @@ def merge_observation(prompt_messages: list[Message], observation: str | list | 
     """
     if observation is None:
         return list(prompt_messages)
+    if isinstance(prompt_messages, str):
+        raise ValueError("the prompt is a text, to which the observation of reset cannot be added; use messages")
     last = max((i for i, message in enumerate(prompt_messages) if message["role"] == "user"), default=None)
     if last is None:
         raise ValueError("the prompt has no user message that the observation of reset could be added to")
-    content = prompt_messages[last]["content"]
+    content = prompt_messages[last].get("content") or type(observation)()
     if isinstance(observation, list) and isinstance(content, str):
         content = [{"type": "text", "text": content}]
     if isinstance(observation, str) and isinstance(content, list):
@@ -96,14 +139,16 @@ def merge_observation(prompt_messages: list[Message], observation: str | list | 
 
 def is_done(env: object) -> bool:
     """Whether the attribute `done` says so; a method of that name is a tool, not the flag."""
-    done = getattr(env, "done", False)
-    return not callable(done) and bool(done)
+    with failures_told():
+        done = getattr(env, "done", False)
+        return not callable(done) and bool(done)
 
 
 def state_key(env: object) -> str | None:
     """What the optional `state_key()` says now, as text; None of an environment without one."""
     method = getattr(env, "state_key", None)
-    return str(method()) if callable(method) else None
+    with failures_told():
+        return str(method()) if callable(method) else None
 
 
 def close_environment(env: object, *, runner: ToolRunner | None = None) -> None:

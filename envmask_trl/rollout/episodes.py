@@ -7,9 +7,19 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from .environments import close_environment, environment_tools, merge_observation, reset_environment, tools_by_name
+from .environments import (
+    EnvironmentFailed,
+    NotStarted,
+    close_environment,
+    environment_tools,
+    failures_told,
+    merge_observation,
+    reset_environment,
+    tools_by_name,
+)
 from .tools import RolloutAborted, ToolRunner
 
+ABORTED = RolloutAborted.__name__  # how the error of one begins
 Environments = Sequence[object] | Callable[[], object] | None
 
 
@@ -18,13 +28,14 @@ class Episode:
     """What one rollout starts from.
 
     Example:
-        Episode(prompt=[{"role": "user", "content": "Play."}], tools=[maze.move], environment=maze, failed=False)
+        Episode(prompt=[{"role": "user", "content": "Play."}], tools=[maze.move], environment=maze)
+        Episode(prompt=[{"role": "user", "content": "Play."}], tools=[], error="ConnectionError: no container")
     """
 
     prompt: Any
     tools: list[Callable[..., Any]]
     environment: object | None = None
-    failed: bool = False  # the environment could not be reset
+    error: str = ""  # why the environment could not be made or reset
 
     @property
     def ordered_tools(self) -> frozenset[str]:
@@ -46,7 +57,14 @@ def open_episodes(
     rows: Sequence[Mapping[str, Any]] | None,
     runner: ToolRunner,
 ) -> Iterator[list[Episode]]:
-    """One episode per prompt; environments that were made here are closed on every way out."""
+    """One episode per prompt; environments that were made here are closed on every way out.
+
+    An environment that cannot be made or reset is the `error` of its episode.
+
+    Raises:
+        ValueError: lists of unequal length, rollouts that would share an environment, or no environment could be
+            started, and not because each of them raised `RolloutAborted`.
+    """
     for name, values in (("row_tools", row_tools), ("rows", rows), ("environments", environments)):
         if values is not None and not callable(values) and len(values) != len(prompts):
             raise ValueError(
@@ -55,8 +73,9 @@ def open_episodes(
     own_tools = row_tools or [[] for _ in prompts]
     if not callable(environments):
         instances = environments or [None] * len(prompts)
+        check_not_shared([env for env in instances if env is not None])
         yield [
-            Episode(prompt, [*tools, *(own or ()), *(environment_tools(env) if env is not None else ())], env)
+            _given(env, prompt, [*tools, *(own or ())])
             for prompt, own, env in zip(prompts, own_tools, instances, strict=True)
         ]
         return
@@ -64,8 +83,8 @@ def open_episodes(
     try:
         episodes = []
         for prompt, own, row in zip(prompts, own_tools, rows or [{}] * len(prompts), strict=True):
-            made.append(environments())
-            episodes.append(_reset(made[-1], prompt, [*tools, *(own or ())], row))
+            episodes.append(_start(environments, made, prompt, [*tools, *(own or ())], row))
+        check_any_started(episodes)
         yield episodes
     finally:
         for env in made:
@@ -81,12 +100,47 @@ def all_tools(episodes: Sequence[Episode]) -> list[Callable[..., Any]]:
     return list(by_name.values())
 
 
-def _reset(env: object, prompt: Any, tools: list[Callable[..., Any]], row: Mapping[str, Any]) -> Episode:
-    all_tools = [*tools, *environment_tools(env)]
+def check_not_shared(environments: Sequence[object]) -> None:
+    """One state for two rollouts would give each the moves of the other."""
+    if len({id(env) for env in environments}) < len(environments):
+        kind = type(environments[0]).__name__
+        raise ValueError(f"two rollouts were given the same {kind}; make a new instance for each rollout")
+
+
+def check_any_started(episodes: Sequence[Episode]) -> None:
+    errors = [episode.error for episode in episodes if episode.error]
+    if errors and len(errors) == len(episodes) and not all(error.startswith(ABORTED) for error in errors):
+        raise ValueError(
+            f"no environment could be started for any of {len(episodes)} rollouts; the first one raised {errors[0]}"
+        )
+
+
+def _given(env: object | None, prompt: Any, tools: list[Callable[..., Any]]) -> Episode:
+    """The episode of an environment that was reset already."""
+    error = ""
+    if isinstance(env, NotStarted):
+        env, error = env.environment, env.error
+    return Episode(prompt, [*tools, *(environment_tools(env) if env is not None else ())], env, error)
+
+
+def _start(
+    factory: Callable[[], object],
+    made: list[object],
+    prompt: Any,
+    tools: list[Callable[..., Any]],
+    row: Mapping[str, Any],
+) -> Episode:
+    """Make an environment, which is added to `made`, and reset it."""
+    all_tools = tools
     try:
+        with failures_told():
+            env = factory()
+        check_not_shared([*made, env])
+        made.append(env)
+        all_tools = [*tools, *environment_tools(env)]
         observation = reset_environment(env, {"prompt": prompt, **row})
-    except RolloutAborted:
-        return Episode(prompt, all_tools, env, failed=True)
+    except EnvironmentFailed as failure:
+        return Episode(prompt, all_tools, error=str(failure))
     return Episode(merge_observation(prompt, observation), all_tools, env)
 
 

@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerBase
 
 from ..trajectory import CallStatus, StopReason, ToolCall, ToolResult, Trajectory
 from .arguments import check_arguments, check_encoder, check_parser_has_use, check_samples, known_stop_ids
-from .environments import is_done, tools_by_name
+from .environments import tools_by_name
 from .episodes import Environments, Episode, all_tools, encode_prompt, open_episodes
 from .limits import RolloutLimits
 from .observations import ObservationEncoder
@@ -141,8 +141,8 @@ def new_state(index: int, episode: Episode, prompt_ids: Sequence[int], limits: R
         ordered_tools=episode.ordered_tools,
         environment=episode.environment,
     )
-    if episode.failed:
-        state.finish(StopReason.ENV_ERROR)
+    if episode.error:
+        state.finish(StopReason.ENV_ERROR, episode.error)
     elif state.room(limits) < 1:
         state.finish(StopReason.PROMPT_TOO_LONG)
     return state
@@ -239,9 +239,9 @@ class TurnLoop:
         """Record what the calls of a rollout returned, and show it unless the rollout ends here."""
         results = results or [unreadable(state)]
         state.add_results(results)
-        if any(result.status is CallStatus.ABORTED for result in results):
-            state.finish(StopReason.ENV_ERROR)
-        elif state.environment is not None and is_done(state.environment):
+        if (failure := environment_failure(results)) is not None:
+            state.finish(StopReason.ENV_ERROR, failure)
+        elif state.is_done():
             state.finish(StopReason.ENV_DONE)
         elif state.malformed_calls > self.limits.max_malformed_calls:
             state.finish(StopReason.MALFORMED)
@@ -262,6 +262,12 @@ class TurnLoop:
             state.finish(StopReason.CONTEXT_FULL)
         else:
             state.observe(observation, results)
+
+
+def environment_failure(results: Sequence[ToolResult]) -> str | None:
+    """What the first call said that lost its infrastructure."""
+    said = (result.content for result in results if result.status is CallStatus.ABORTED)
+    return next((text.removeprefix("Error: ") for text in said), None)
 
 
 def calls_or_stand_in(state: RolloutState) -> tuple[ToolCall, ...]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from ..trajectory import CallStatus, Message, Segment, Source, StopReason, ToolCall, ToolResult, Trajectory
 from .drift import Drift
-from .environments import state_key
+from .environments import EnvironmentFailed, is_done, state_key
 from .limits import RolloutLimits
 from .observations import Observation
 from .rendered_history import History
@@ -39,6 +39,7 @@ class RolloutState:
     ordered_tools: frozenset[str] = frozenset()
     environment: object | None = None
     stop_reason: StopReason | None = None
+    error: str = ""  # why the environment failed
     calls: tuple[ToolCall, ...] = ()  # of the last turn, not yet answered
     problem: str = ""  # why the last turn could not be read
     closed: bool = False  # the last turn ended with its own stop token
@@ -88,7 +89,7 @@ class RolloutState:
         self.messages += self.pending_messages
         self.pending, self.pending_messages = (), []
         self._append(Segment(Source.MODEL, tuple(sample.token_ids), sample.logprobs))
-        self.state_keys.append(state_key(self.environment))
+        self.state_keys.append(self._ask(state_key))
         self.messages.append(with_call_ids(turn.message, turn.calls, self.num_turns - 1))
         self.calls, self.problem = numbered(turn.calls, self.num_turns - 1), turn.reason
 
@@ -113,8 +114,14 @@ class RolloutState:
         ]
         self.calls = ()
 
-    def finish(self, reason: StopReason) -> None:
-        self.stop_reason = reason
+    def is_done(self) -> bool:
+        """Whether the rollout is over by its environment: the episode ended, or it failed when it was asked."""
+        return self.environment is not None and (self._ask(is_done) is True or not self.live)
+
+    def finish(self, reason: StopReason, error: str = "") -> None:
+        """Record why the rollout ended; the first reason stays."""
+        if self.live:
+            self.stop_reason, self.error = reason, error
 
     def freeze(self) -> Trajectory:
         """The finished rollout; a pending observation is not part of it."""
@@ -125,12 +132,21 @@ class RolloutState:
             messages=tuple(self.messages),
             tool_results=tuple(self.tool_results),
             prompt=self.prompt,
+            error=self.error,
             cut_observations=self.cut_observations,
             control_tokens=self.control_tokens,
             malformed_calls=self.malformed_calls,
             drift=tuple(drift.kind.value for drift in self.drift),
             state_keys=tuple(self.state_keys) if any(key is not None for key in self.state_keys) else (),
         )
+
+    def _ask(self, question: Callable[[Any], Any]) -> Any:
+        """What the environment answers; None if it fails, which ends the rollout."""
+        try:
+            return question(self.environment)
+        except EnvironmentFailed as failure:
+            self.finish(StopReason.ENV_ERROR, str(failure))
+            return None
 
     def _append(self, segment: Segment) -> None:
         self.segments.append(segment)

@@ -9,7 +9,7 @@ import inspect
 import json
 import re
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, MappingView, Set
+from collections.abc import AsyncIterator, Callable, ItemsView, Iterator, KeysView, Mapping, Set, ValuesView
 from enum import Enum
 from itertools import islice
 from typing import Any, Protocol, runtime_checkable
@@ -166,7 +166,7 @@ def to_plain(value: Any) -> Any:
         return read_all(value)
     if isinstance(value, Set):
         return sorted(value, key=repr)  # texts have another order in each process
-    if isinstance(value, (MappingView, deque, range)):
+    if isinstance(value, (KeysView, ValuesView, ItemsView, deque, range)):
         return list(value)
     return ADDRESS.sub("", str(value))
 
