@@ -57,7 +57,8 @@ def test_a_row_is_recognised_when_its_sibling_has_left_and_rows_have_changed_pla
 
 def test_the_second_turn_is_played_after_an_observation():
     observed = (*PROMPT, 10, 14, EOS, 20, 21, EOS, 22)
-    assert choices(ScriptedTurn(SCRIPT), [(PAD, *observed)]) == [[11]]
+    for padding in ((), (PAD, PAD), (PROMPT[0], PROMPT[0])):
+        assert choices(ScriptedTurn(SCRIPT), [(*padding, *observed)]) == [[11]]
 
 
 def test_rollouts_that_differ_are_not_equal():

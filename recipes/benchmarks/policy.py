@@ -30,7 +30,7 @@ class Script:
     Args:
         turns: for each prompt, for each member of its group, its turns; a turn ends with `eos_id`.
         eos_id: ends a turn of the model, and an observation too.
-        pad_id: stands left of a row.
+        pad_id: stands left of a row, if the row's own first token does not.
         letters: ids that a free token may be.
     """
 
@@ -44,7 +44,8 @@ class Script:
         lengths = sorted({len(prompt) for prompt in self.turns})
         seen: Counter[tuple[int, ...]] = Counter()
         for row in history.tolist():
-            start = next(column for column, token in enumerate(row) if token != self.pad_id)
+            start = next(column for column, token in enumerate(row) if token != row[0])
+            start -= row[0] != self.pad_id  # padded with its own first token
             prompt = next(key for n in lengths if (key := tuple(row[start : start + n])) in self.turns)
             completion = row[start + len(prompt) :]
             members = self.turns[prompt]
