@@ -49,6 +49,7 @@ def reads_calls(turn: str) -> ParsedTurn:
     ("arguments", "message"),
     [
         ({"prompts": "How warm?"}, r"prompts is a single prompt, expected a list .*; write \[prompt\]"),
+        ({"sampler": "gpt2"}, r"sampler is a str, expected an object .*KeptCacheSampler\(model, tokenizer\)"),
         ({"prompts": PROMPT}, r"prompts is a single prompt, expected a list .*; write \[prompt\]"),
         ({"prompts": [None]}, "prompt 0 is a NoneType, expected a text or a list"),
         ({"prompts": [[]]}, "prompt 0 is an empty list, expected a text or a list of at least one message"),
@@ -74,7 +75,7 @@ def test_an_argument_of_which_no_rollout_could_be_made_is_named_before_anything_
     sampler = ScriptedSampler([[ids(ANSWER)]])
     given = {"prompts": [PROMPT], "tools": [weather], **arguments}
     with pytest.raises(ValueError, match=message):
-        run_rollouts(given.pop("prompts"), tokenizer=tokenizer(), sampler=sampler, **given)
+        run_rollouts(given.pop("prompts"), tokenizer=tokenizer(), **{"sampler": sampler, **given})
     assert sampler.seen == []
 
 

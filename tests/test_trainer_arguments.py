@@ -195,6 +195,13 @@ def test_a_data_set_without_rows_is_no_training_of_zero_steps(tmp_path):
         make_trainer(tmp_path, eval_dataset=Dataset.from_list(QUESTIONS).select([]))
 
 
+def test_an_output_dir_that_is_a_file_is_named_before_a_model_is_loaded(tmp_path):
+    file = tmp_path / "notes.txt"
+    file.write_text("")
+    with pytest.raises(ValueError, match=r"output_dir is '.*notes.txt/run', but .*notes.txt is a file"):
+        make_trainer(file / "run")
+
+
 def undocumented(a: int):
     return a
 
