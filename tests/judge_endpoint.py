@@ -91,6 +91,16 @@ def hangs(handler, request):
     handler.server.leave.wait(20)
 
 
+def drips(handler, request):
+    """A byte now and then: each read is in time, the answer is never whole."""
+    handler.send_response(200)
+    handler.send_header("Content-Type", "application/json")
+    handler.send_header("Content-Length", "1000")
+    handler.end_headers()
+    while not handler.server.leave.wait(0.05):
+        handler.wfile.write(b" ")
+
+
 def breaks(handler, request):
     handler.send(200, b'{"id": "1", "choices": [{"mess')
 

@@ -54,7 +54,7 @@ def test_process_that_outweighs_the_outcome_is_refused_unless_asked_for(process,
     [
         (
             lambda: compose(rules.exact_answer(), [(len, 0.1)]),
-            "compose got 'len', whose range is unknown; give a reward such as",
+            "compose got 'len', whose range is unknown",
         ),
         (lambda: compose(rules.exact_answer(), [(rules.f1_answer(), -0.1)]), "the weight -0.1 for 'f1_answer'"),
         (lambda: compose(rules.f1_answer(), [(rules.f1_answer(), 0.1)]), r"two terms named \['f1_answer'\]"),
@@ -180,7 +180,7 @@ def test_a_function_that_returns_too_few_rewards_is_named():
         return [1.0]
 
     with pytest.raises(
-        ValueError, match="'one' returned 1 values, expected a list with one number, or None, for each of 4 rollouts"
+        ValueError, match=r"'one' returned 1 values, expected a list .* for each of 4 rollouts"
     ):
         compose(bounded(one, low=0, high=1))(completions=["a"] * 4)
 

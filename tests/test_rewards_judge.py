@@ -14,6 +14,7 @@ from .judge_endpoint import (
     RUBRIC,
     breaks,
     candidate_in,
+    drips,
     drops,
     endpoint,
     fails,
@@ -234,7 +235,60 @@ def test_what_the_judge_did_is_logged_and_it_can_be_composed():
     assert metrics["terms/judge"] == pytest.approx(0.8)
 
 
-@pytest.mark.parametrize("options", [{"scale": 0}, {"workers": 0}, {"asks": 0}, {"shows": "everything"}])
-def test_impossible_settings_are_refused(options):
-    with pytest.raises(ValueError, match="Judge got rubric="):
-        Judge(RUBRIC, model="m", base_url="http://127.0.0.1:9/v1", **options)
+@pytest.mark.parametrize(
+    ("option", "values"),
+    [
+        ("scale", [0, "10", float("nan"), None]),
+        ("timeout_s", [0, -1, "x"]),
+        ("workers", [0, "1", 1.5]),
+        ("asks", [0, 1.5]),
+        ("retries", [-1, "2"]),
+        ("max_chars", [0, "x"]),
+        ("shows", ["everything", None]),
+        ("on_failure", ["x", 2.0, float("nan")]),
+        ("model", [None, " "]),
+        ("rubric", [None, ""]),
+    ],
+)
+def test_impossible_settings_are_refused_before_anything_is_judged(option, values):
+    for value in values:
+        given = {"rubric": RUBRIC, "model": "m", "base_url": "http://127.0.0.1:9/v1"} | {option: value}
+        with pytest.raises(ValueError, match=f"Judge got {option}="):
+            Judge(given.pop("rubric"), **given)
+
+
+def test_an_endpoint_or_a_cache_that_can_be_none_is_refused_in_one_sentence(tmp_path):
+    (tmp_path / "text").write_text("no data base " * 500)
+    with pytest.raises(ValueError, match="base_url is 'localhost', expected one such as http://localhost:8000/v1"):
+        Judge(RUBRIC, model="m", base_url="localhost")
+    for cache, sentence in ((tmp_path, "no file of verdicts"), (tmp_path / "text", "no file of verdicts"), (7, "is 7")):
+        with pytest.raises(ValueError, match=sentence):
+            Judge(RUBRIC, model="m", base_url="http://127.0.0.1:9/v1", cache=cache)
+
+
+def test_an_endpoint_that_sends_a_byte_now_and_then_is_given_up_in_time():
+    start_s = time.perf_counter()
+    with endpoint(drips) as server:
+        assert judged(server, "please", timeout_s=0.4, retries=0) == [None]
+    assert time.perf_counter() - start_s < 10
+
+
+@pytest.mark.parametrize("body", [b'{"choices": {"a": 1}}', b'{"choices": [null]}', b"null", b"\xff\xfe", b""])
+def test_an_answer_that_is_no_completion_gives_no_verdict_and_ends_no_run(body):
+    with endpoint(lambda handler, request: handler.send(200, body)) as server:
+        assert judged(server, "please", retries=0, asks=1) == [None]
+
+
+def test_a_verdict_is_found_behind_a_million_braces_in_no_time():
+    start_s = time.perf_counter()
+    assert read_verdict("{" * 1_000_000 + '{"nonce": "9f3a", "score": 8}', "9f3a", 10.0) == 8.0
+    assert read_verdict('{"a' * 8_000 + '{"nonce": "9f3a", "score": 8}', "9f3a", 10.0) == 8.0
+    assert time.perf_counter() - start_s < 10
+
+
+def test_half_a_character_in_an_answer_or_a_reference_reaches_the_judge_as_a_mark():
+    with endpoint(says(verdict)) as server:
+        judge = judge_at(server, reference_column="gold")
+        said = [{"role": "assistant", "content": "a\ud800b"}]
+        assert judge(completions=[said], prompts=["?"], gold=["\udfff"]) == [0.8]
+        assert candidate_in(server.requests[0]) == "a\ufffdb"

@@ -16,7 +16,8 @@ from .judge_cache import VerdictCache
 from .judge_client import ChatClient, Unavailable
 from .judge_prompt import Question, ask, read_verdict, reminder
 from .reading import Rollout
-from .reward import Reward, column_of
+from .reward import Reward, column_of, is_number
+from .values import is_whole
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +52,7 @@ class Judge(Reward):
         scale: the judge gives whole or decimal points from 0 to this; the reward is their share.
         cache: file of the cache, None for none.
         workers: requests at the same time.
-        timeout_s: seconds without an answer after which a request counts as failed.
+        timeout_s: seconds after which a request without a whole answer counts as failed.
         retries: more tries after time-outs, lost connections, 408, 409, 429 and 5xx, each after a longer pause.
         asks: how often a question is asked until a verdict can be read.
         on_failure: the reward without a verdict; None: does not apply.
@@ -81,11 +82,13 @@ class Judge(Reward):
         name: str = "judge",
     ):
         super().__init__(self.of_one, name=name, low=0.0, high=1.0)
-        if not rubric.strip() or scale <= 0 or workers < 1 or asks < 1 or shows not in ("answer", "model_text"):
-            raise ValueError(
-                f"Judge got rubric={rubric!r}, scale={scale}, workers={workers}, asks={asks}, shows={shows!r}; "
-                "expected a rubric, a positive scale, a worker or more, an ask or more, and 'answer' or 'model_text'"
-            )
+        check_texts(rubric=rubric, model=model)
+        check_numbers(scale=scale, timeout_s=timeout_s)
+        check_numbers(whole=True, workers=workers, retries=retries, asks=asks, max_chars=max_chars)
+        if shows not in ("answer", "model_text"):
+            raise ValueError(f"Judge got shows={shows!r}, expected 'answer' or 'model_text'")
+        if on_failure is not None and not (is_number(on_failure) and 0 <= on_failure <= 1):
+            raise ValueError(f"Judge got on_failure={on_failure!r}, expected a reward from 0 to 1, or None")
         self.rubric, self.reference_column, self.shows, self.scale = rubric, reference_column, shows, scale
         self.workers, self.asks, self.on_failure, self.max_chars = workers, asks, on_failure, max_chars
         self.client = ChatClient(
@@ -126,7 +129,7 @@ class Judge(Reward):
         reference = None
         if self.reference_column is not None:
             gold = column_of(rollout, self.reference_column, self.__name__)
-            reference = None if gold is None else str(gold)
+            reference = None if gold is None else shortened(str(gold), self.max_chars)
         candidate = rollout.answer if self.shows == "answer" else rollout.model_text
         return Question(
             rubric=self.rubric,
@@ -176,8 +179,24 @@ class Judge(Reward):
         log_metric(f"{self.__name__}/time_s", perf_counter() - start_s)
 
 
+def check_texts(**texts: Any) -> None:
+    for name, text in texts.items():
+        if not isinstance(text, str) or not text.strip():
+            raise ValueError(f"Judge got {name}={text!r}, expected a text that is not empty")
+
+
+def check_numbers(*, whole: bool = False, **numbers: Any) -> None:
+    """Raise ValueError on an option that is no number, or below what it can be: only `retries` may be 0."""
+    for name, value in numbers.items():
+        fits = is_whole(value) if whole else is_number(value)
+        if not fits or value < 0 or (value == 0 and name != "retries"):
+            bound = "0 or more" if name == "retries" else "above 0"
+            raise ValueError(f"Judge got {name}={value!r}, expected a {'whole ' * whole}number, {bound}")
+
+
 def shortened(text: str, max_chars: int) -> str:
-    """At most `max_chars` characters of the text, from both of its ends."""
+    """At most `max_chars` characters of the text, from both of its ends; half a character becomes U+FFFD."""
+    text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     if len(text) <= max_chars:
         return text
     mark = f"\n[... {len(text) - max_chars} characters left out ...]\n"

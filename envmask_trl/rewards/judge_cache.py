@@ -19,14 +19,25 @@ class VerdictCache:
 
     Args:
         path: the file, made with its folder; None keeps nothing.
+
+    Raises:
+        ValueError: it cannot be such a file.
     """
 
     def __init__(self, path: str | Path | None):
+        if not isinstance(path, str | Path | None):
+            raise ValueError(f"the cache is {path!r}, expected a file's path, or None for no cache")
         self.path = None if path is None else Path(path)
-        if self.path is not None:
+        if self.path is None:
+            return
+        try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with closing(self.open()) as connection, connection:
                 connection.execute("CREATE TABLE IF NOT EXISTS verdicts (key TEXT PRIMARY KEY, points REAL NOT NULL)")
+        except (OSError, sqlite3.Error) as error:
+            raise ValueError(
+                f"the cache {str(path)!r} is no file of verdicts ({error}); give the path of a new file, or None"
+            ) from error
 
     def open(self) -> sqlite3.Connection:
         assert self.path is not None

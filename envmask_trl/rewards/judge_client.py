@@ -1,6 +1,13 @@
 """Asks a chat endpoint and says whether trying again can help. Knows the `openai` client: no rubric, no verdict."""
 
-from typing import Any, cast
+from collections.abc import Callable
+from functools import partial
+from queue import Empty, SimpleQueue
+from threading import Thread
+from typing import Any, TypeVar, cast
+
+Value = TypeVar("Value")
+LONGEST_PAUSE_S = 60.0  # that the `openai` client makes between two tries, where a server asks for it
 
 
 class Unavailable(Exception):
@@ -23,10 +30,16 @@ class ChatClient:
             from openai import OpenAI
         except ImportError as error:
             raise ImportError("Judge needs the openai client; pip install 'envmask_trl[judge]'") from error
+        if base_url is not None and not base_url.startswith(("http://", "https://")):
+            raise ValueError(f"the judge's base_url is {base_url!r}, expected one such as http://localhost:8000/v1")
         self.model = model
         self.client = OpenAI(
-            base_url=base_url, api_key=api_key or "none", timeout=timeout_s, max_retries=retries
-        )  # a server of one's own wants no key, the client wants any
+            base_url=base_url,
+            api_key=api_key or "none",  # a server of one's own wants no key, the client wants any
+            timeout=timeout_s,
+            max_retries=retries,
+        )
+        self.deadline_s = (retries + 1) * timeout_s + retries * LONGEST_PAUSE_S
         self.knows_schemas = True
 
     @property
@@ -69,12 +82,46 @@ class ChatClient:
             form = {"name": "verdict", "schema": schema, "strict": True}
             extra["response_format"] = {"type": "json_schema", "json_schema": form}
         try:
-            completion = self.client.chat.completions.create(
-                model=self.model, messages=cast(Any, messages), temperature=0.0, **extra
+            completion = within(
+                self.deadline_s,
+                partial(
+                    self.client.chat.completions.create,
+                    model=self.model,
+                    messages=cast(Any, messages),
+                    temperature=0.0,
+                    **extra,
+                ),
             )
             content = completion.choices[0].message.content
-        except (openai.APIResponseValidationError, ValueError, TypeError, AttributeError, IndexError) as error:
+        except (openai.APIResponseValidationError, ValueError, TypeError, AttributeError, LookupError) as error:
             raise ValueError("the endpoint's reply was no chat completion") from error
         if not isinstance(content, str):
             raise ValueError("the reply held no text")
         return content
+
+
+def within(deadline_s: float, work: Callable[[], Value]) -> Value:
+    """What `work` returns or raises, if that is soon enough.
+
+    HTTP clients count a time-out anew for every read, so a server that sends a byte now and then is waited for without
+    end. The thread that does is left behind.
+
+    Raises:
+        Unavailable: nothing came in `deadline_s` seconds.
+    """
+    done: SimpleQueue[tuple[bool, Any]] = SimpleQueue()
+
+    def run() -> None:
+        try:
+            done.put((True, work()))
+        except BaseException as error:
+            done.put((False, error))
+
+    Thread(target=run, daemon=True).start()
+    try:
+        succeeded, value = done.get(timeout=deadline_s)
+    except Empty:
+        raise Unavailable(f"no whole reply within {deadline_s:g} s") from None
+    if not succeeded:
+        raise value
+    return cast(Value, value)

@@ -17,11 +17,10 @@ from trl.models import unwrap_model_for_generation
 from trl.trainer import grpo_trainer, utils
 
 from ..rollout.environments import NOT_TOOLS
-from .loss_inputs import Batch, ScoredModel
+from .loss_inputs import Batch
 from .processes import AcrossProcesses
 from .reward_checks import check_groups
 from .rows import once_per_run
-from .shared_prefix import TreeForward
 from .step_times import StepTimes
 
 HOOKS = (  # private methods of GRPOTrainer that are overridden or called here
@@ -81,7 +80,6 @@ class HookedGRPOTrainer(AcrossProcesses, GRPOTrainer):
 
     args: Any
     model: Any
-    tree_forward: TreeForward | None = None
     times: StepTimes
     credit: Any  # a `TurnCredit`
     trained: Tensor | None = None  # [B, C] while log-probs are computed: the positions that are scored
@@ -98,6 +96,9 @@ class HookedGRPOTrainer(AcrossProcesses, GRPOTrainer):
 
     def prepare_windows(self, batches: list[Batch]) -> None:
         raise NotImplementedError(f"{type(self).__name__} must define prepare_windows")
+
+    def scored_model(self, model: Any) -> Any:
+        raise NotImplementedError(f"{type(self).__name__} must define scored_model")
 
     # TRL calls these
 
@@ -124,7 +125,7 @@ class HookedGRPOTrainer(AcrossProcesses, GRPOTrainer):
         self.trained = None
         if self.model.training:
             first = self.accelerator.process_index * len(inputs)
-            check_groups(inputs, group_size=int(self.num_generations), first=first)
+            check_groups(inputs, group_size=int(self.num_generations or 1), first=first)
         try:
             batch = super()._generate_and_score_completions(inputs)
             self.after_scoring(batch)
@@ -155,9 +156,8 @@ class HookedGRPOTrainer(AcrossProcesses, GRPOTrainer):
         return inputs
 
     def _get_per_token_logps_and_entropies(self, model: Any, *args: Any, **kwargs: Any) -> tuple:
-        scored = model if self.trained is None else ScoredModel(model, self.trained, self.tree_forward, self.log_value)
         with only_labelled_positions_scored():
-            return super()._get_per_token_logps_and_entropies(scored, *args, **kwargs)
+            return super()._get_per_token_logps_and_entropies(self.scored_model(model), *args, **kwargs)
 
     # We call these
 
