@@ -21,13 +21,23 @@ from ..rollout.search.tag_protocol import TagProtocol
 from ..rollout.tool_calls import TurnParser
 from ..rollout.tools import ToolRunner
 from ..trajectory import Trajectory
-from ._trl import HookedGRPOTrainer, any_template_accepted
+from ._trl import any_template_accepted
+from ._trl_environments import GuardedEnvironments
 from .chat_format import chat_format
 from .config import DEFAULT_ITERATIONS, EnvMaskGRPOConfig
 from .functions_given import check_tools
 from .left_out import left_out
-from .loss_inputs import ROW_MEAN_LOSSES, Batch, annotate_windows, apply_mask, trained_positions, window_counts
+from .loss_inputs import (
+    ROW_MEAN_LOSSES,
+    Batch,
+    ScoredModel,
+    annotate_windows,
+    apply_mask,
+    trained_positions,
+    window_counts,
+)
 from .micro_batches import arrange, depends_on_split
+from .own_head import Heads
 from .reward_checks import checked_functions
 from .rollout_files import RolloutFiles
 from .rows import check_finite, checked_rollout_func, to_columns, trl_rows
@@ -41,7 +51,7 @@ from .turn_credit import TurnCredit, saved_advantages
 logger = logging.get_logger(__name__)
 
 
-class EnvMaskGRPOTrainer(HookedGRPOTrainer):
+class EnvMaskGRPOTrainer(GuardedEnvironments):
     """`trl.GRPOTrainer` in which only what the model sampled is trained.
 
     Same arguments: change the import, and a script with `tools=` or `environment_factory=` runs. Generation is the
@@ -103,6 +113,7 @@ class EnvMaskGRPOTrainer(HookedGRPOTrainer):
             self.mask_truncated_completions = self.args.unfinished_policy == "mask_loss"  # by TRL: nobody else can tell
         self.sampler: Sampler | None = None  # one set here plays every batch instead of the configured one
         self.keeps_cache = keeps_cache(self)
+        self.heads = Heads(self.temperature)
         self.tree_forward = tree_forward(self.model, wanted=self.args.shared_prefix)
         self.tool_runner = ToolRunner(timeout_s=self.args.tool_timeout_s, retries=self.args.tool_retries)
         self.parser, self.encoder = chat_format(self, parser)
@@ -111,7 +122,8 @@ class EnvMaskGRPOTrainer(HookedGRPOTrainer):
         rollouts = Path(str(self.args.output_dir), "rollouts")
         self.rollout_files = RolloutFiles(rollouts, process=self.accelerator.process_index)
         self.credit = TurnCredit(self)
-        self.reward_funcs = checked_functions(self.reward_funcs, self.reward_func_names)
+        functions = self.asked_only_if_it_works(self.reward_funcs)
+        self.reward_funcs = checked_functions(functions, self.reward_func_names)
         self.columns: dict[str, list] = {}  # the aligned columns of the latest rollouts
         self.trajectories: list[Trajectory] = []
         self.rewards_per_func: Tensor | None = None
@@ -141,7 +153,7 @@ class EnvMaskGRPOTrainer(HookedGRPOTrainer):
                 tokenizer=self.processing_class,
                 sampler=sampler,
                 tools=self.standalone_tools,
-                environments=self.environments,
+                environments=self.played_environments,
                 limits=self.args.limits(max_total_length=max_total_length),
                 prompt_ids=self.tokenize_prompts(prompts),
                 parser=self.parser,
@@ -226,6 +238,14 @@ class EnvMaskGRPOTrainer(HookedGRPOTrainer):
             self.beta, self.trained = beta, None
         self.replace_nan_metrics("clip_ratio/low_min", "clip_ratio/high_max")
         return loss
+
+    def scored_model(self, model: Any) -> Any:
+        """The model as TRL's log-prob hook calls it: trained positions are scored, by a head that does it right."""
+        if self.trained is None:
+            return model
+        with self.accelerator.autocast():
+            model = model if self.args.cast_lm_head_to_fp32 else self.heads.checked(model)
+        return ScoredModel(model, self.trained, self.tree_forward, self.log_value)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         self.step_log.times()
