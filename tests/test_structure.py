@@ -23,7 +23,7 @@ LAYERS = {  # a module may import from its own layer and from lower ones
     "training": 4,
     "cli": 5,
 }
-TRL_PRIVATE_HOMES = {"training/_trl.py"}
+TRL_PRIVATE_HOMES = {"training/_trl.py", "training/_trl_environments.py"}
 
 
 def layer_of(parts: tuple[str, ...]) -> int:

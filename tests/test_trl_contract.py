@@ -47,6 +47,9 @@ def test_the_constructor_calls_the_template_checks_by_these_names(name):
         "self._step % generate_every == 0 or self._buffered_inputs is None",
         "self._env_tools[name] = tools + methods",
         "self._environment_pool = {}",
+        "self.environments.append(pool[index])",  # the instances that `drawn_environments` foretells
+        "observation = environment.reset(**reset_kwargs)",
+        "[e.get_reward() if type(e) is _env_type else None for e in environments]",
         "self._standalone_tools = tools",
         'output["tool_mask"] = tool_mask',
         'mask = completion_mask if "tool_mask" not in inputs else completion_mask * inputs["tool_mask"]',

@@ -107,9 +107,14 @@ def reset_environment(env: Any, row: Mapping[str, Any]) -> str | list | None:
         ) from None
     with failures_told():
         observation = reset(**row)
+    return checked_observation(env, observation)
+
+
+def checked_observation(env: object, observation: Any) -> str | list | None:
     if observation is not None and not isinstance(observation, (str, list)):
         raise ValueError(
-            f"{kind}.reset returned {type(observation).__name__}, expected a str, a list of content blocks or None"
+            f"{type(env).__name__}.reset returned {type(observation).__name__}, expected a str, a list of content "
+            "blocks or None"
         )
     return observation
 

@@ -43,6 +43,7 @@ class RowFacts:
     drift: tuple[str, ...] = ()
     calls: tuple[CallFacts, ...] = ()
     plays_environment: bool = False  # the model itself wrote what opens an observation
+    error: str = ""  # why its environment failed
 
 
 def gather_facts(
@@ -70,6 +71,7 @@ def gather_facts(
             drift=trajectory.drift,
             calls=tuple(CallFacts(r.name, r.status, r.latency_s) for r in trajectory.tool_results),
             plays_environment=plays_environment(trajectory, tokenizer, openings),
+            error=trajectory.error,
         )
         for trajectory, prompt_ids, env_mask, unfinished in rows
     ]

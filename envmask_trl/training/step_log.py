@@ -9,7 +9,7 @@ from transformers.utils import logging
 from ..rollout.drift import DriftKind
 from ..trajectory import Trajectory
 from .metrics import length_metrics, mask_metrics, tool_metrics
-from .row_facts import gather_facts, observation_openings
+from .row_facts import RowFacts, gather_facts, observation_openings
 from .symptoms import Symptoms
 
 if TYPE_CHECKING:
@@ -46,6 +46,7 @@ class StepLog:
         """
         trainer = self.trainer
         facts = gather_facts(trajectories, columns, tokenizer=trainer.processing_class, openings=self.openings)
+        check_any_started(facts)
         if trainer.model.training:
             seen = sum(row.prompt_tokens + row.trained_tokens for row in facts)
             trainer.state.num_input_tokens_seen += seen
@@ -79,3 +80,12 @@ class StepLog:
     def warn(self, sentence: str) -> None:
         if self.trainer.accelerator.is_main_process:
             logger.warning(sentence)
+
+
+def check_any_started(facts: Sequence[RowFacts]) -> None:
+    """Raise, on every process alike, when no rollout of a generation began because no environment could be reset."""
+    errors = [row.error for row in facts if row.error and not row.turns]
+    if errors and len(errors) == len(facts):
+        raise ValueError(
+            f"no environment could be reset for any of {len(facts)} rollouts of a step; the first raised {errors[0]}"
+        )

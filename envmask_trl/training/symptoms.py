@@ -57,6 +57,13 @@ class Symptoms:
                 f"all {len(facts)} rollouts of a step were ended from outside, {count} of them by {reason}: "
                 f"{REMEDIES[reason]}",
             )
+        errors = [row.error for row in facts if row.error]
+        if errors:
+            self._once(
+                "failed",
+                f"the environment failed in {len(errors)} of {len(facts)} rollouts, first with {errors[0]}: "
+                "void_policy says what such rollouts are used for (watch env_mask/stop/env_error)",
+            )
         playing = sum(row.plays_environment for row in facts)
         if playing:
             self._once(

@@ -19,7 +19,7 @@ from accelerate.utils import gather_object
 from torch import Tensor
 
 from ..rewards.values import as_list, described, number
-from ..trajectory import Source, Trajectory
+from ..trajectory import Source, StopReason, Trajectory
 
 TurnScores = tuple[float, ...]
 
@@ -97,9 +97,12 @@ def function_scores(
 
 
 def environment_scores(environment: Any, trajectory: Trajectory) -> TurnScores | None:
-    """What the environment's optional `get_turn_rewards` says; turns it never saw, as the answer, have no score."""
+    """What the environment's optional `get_turn_rewards` says; turns it never saw, as the answer, have no score.
+
+    One that failed is not asked.
+    """
     ask = getattr(environment, "get_turn_rewards", None)
-    if ask is None or not trajectory.num_turns:
+    if ask is None or not trajectory.num_turns or trajectory.stop_reason is StopReason.ENV_ERROR:
         return None
     values = turn_scores(f"{type(environment).__name__}.get_turn_rewards returned", ask())
     if len(values) > trajectory.num_turns:
