@@ -98,7 +98,12 @@ class Heads:
 def why_not_fused(model: Any, own: OwnHead) -> str | None:
     """Why TRL's fused head does not score as the model's own forward does, on a few tokens; None if it does."""
     ids = torch.arange(1, PROBE + 1, device=next(model.parameters()).device).unsqueeze(0)
-    probe = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": ids, "fused_lm_head": True}
+    probe: dict[str, Any] = {
+        "input_ids": ids,
+        "attention_mask": torch.ones_like(ids),
+        "labels": ids,
+        "fused_lm_head": True,
+    }
     with torch.no_grad(), evaluating(model):
         right = own(**probe).log_probs
         try:
