@@ -53,6 +53,14 @@ def test_a_control_token_that_only_a_normaliser_makes_is_spelled_out():
     assert tokenizer.decode([token.token_id for token in tokens]) == "7 [STOP] 7"
 
 
+def test_a_block_that_a_sibling_was_shown_is_not_tokenised_again_and_one_that_differs_is():
+    encoder = ObservationEncoder(tiny_tokenizer(), stop_token_ids={tiny_tokenizer().eos_token_id})
+    first, sibling, other = (encoder.encode([CALL], [content], closed=True) for content in ("7", "7", "8"))
+    assert encoder.tokenise_once.cache_info().hits == 1
+    assert first == sibling and first.segments != other.segments
+    assert encoder.encode([CALL], ["7"], closed=False).num_tokens > first.num_tokens, "the closer is added here"
+
+
 def test_runs_of_white_space_that_are_added_tokens_are_no_control_tokens():
     """Gemma 3 has 60 of them; a page of blank lines would be counted and split."""
     tokenizer = tiny_tokenizer()

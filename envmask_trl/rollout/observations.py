@@ -7,7 +7,7 @@ again, and history is never rendered again.
 import warnings
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, Literal
 
 from transformers import PreTrainedTokenizerBase
@@ -23,6 +23,7 @@ from .turn_block import BlockRenderer, Renderer, TurnBlock
 ObservationMode = Literal["block", "diff"]
 Encoded = tuple[list[SourcedToken], tuple[Drift, ...]]
 MAX_NAME, UNKNOWN_NAME = 256, "unknown_tool"  # a longer name was made up, and is not written into the scaffold
+REMEMBERED = 16  # blocks that are not tokenised again: members of a group are often shown the same
 TOKENS_BESIDE_MARK = 4  # a content is never cut below its mark and this
 
 
@@ -101,6 +102,7 @@ class ObservationEncoder:
         template = BlockRenderer(tokenizer, tools=tools, stop_texts=stop_texts, template_kwargs=kwargs)
         self.renderer: Renderer = renderer or template
         self.guard = ContentGuard(tokenizer, control_tokens, self.renderer.marks)
+        self.tokenise_once = lru_cache(maxsize=REMEMBERED)(self.guard.tokenise)
         self.history_renderer = HistoryRenderer(template, self.guard, strict=strict) if mode == "diff" else None
         self.min_content_tokens = len(self.guard.offsets(cut_mark(cut, "over 100000"))) + TOKENS_BESIDE_MARK
         self._said: set[str] = set()
@@ -209,7 +211,7 @@ class ObservationEncoder:
 
     def _block_tokens(self, block: TurnBlock, shown: list[str], *, closed: bool) -> list[SourcedToken]:
         """Closer, scaffold and contents tokenised as one text; a closer that was sampled is dropped again."""
-        tokens = self.guard.tokenise((block.closer + block.pieces[0], *block.pieces[1:]), shown)
+        tokens = self.tokenise_once((block.closer + block.pieces[0], *block.pieces[1:]), tuple(shown))
         return [token for token in tokens if not (closed and token.end <= len(block.closer))]
 
     def _cut(self, content: str, max_tokens: int | None) -> str:
