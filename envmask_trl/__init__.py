@@ -40,6 +40,7 @@ _HOME = {
     "TemplateParser": "rollout.tool_calls",
     "ToolRunner": "rollout.tools",
     "RolloutAborted": "rollout.tools",
+    "RolloutContext": "rollout.tool_context",
     "BatchedTool": "rollout.batched_tools",
     "Document": "rollout.search.retriever",
     "Retriever": "rollout.search.retriever",
@@ -105,6 +106,7 @@ if TYPE_CHECKING:
     from .rollout.search.tag_protocol import TagProtocol
     from .rollout.search.tool import SearchTool
     from .rollout.tool_calls import ParsedTurn, TemplateParser
+    from .rollout.tool_context import RolloutContext
     from .rollout.tools import RolloutAborted, ToolRunner
     from .rollout.transformers_sampler import TransformersSampler
     from .sft.map import mask_dataset, mask_observations

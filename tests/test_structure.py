@@ -73,6 +73,11 @@ def test_private_names_of_trl_stand_in_one_file():
         )
 
 
+def test_the_private_field_of_the_attention_implementation_is_read_in_one_file():
+    reading = {str(path.relative_to(PACKAGE)) for path in FILES if "_attn_implementation" in path.read_text()}
+    assert reading == {"training/_trl.py"}
+
+
 def test_files_and_functions_stay_short():
     lengths = [len(path.read_text().splitlines()) for path in FILES if path.name != "__init__.py"]
     functions = [
@@ -116,6 +121,7 @@ def test_the_public_names_are_these_and_each_of_them_loads():
         "Reward",
         "Rollout",
         "RolloutAborted",
+        "RolloutContext",
         "RolloutLimits",
         "Sample",
         "Sampler",

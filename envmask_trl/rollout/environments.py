@@ -133,7 +133,7 @@ def merge_observation(prompt_messages: list[Message], observation: str | list | 
     last = max((i for i, message in enumerate(prompt_messages) if message["role"] == "user"), default=None)
     if last is None:
         raise ValueError("the prompt has no user message that the observation of reset could be added to")
-    content = prompt_messages[last].get("content") or type(observation)()
+    content: Any = prompt_messages[last].get("content") or type(observation)()
     if isinstance(observation, list) and isinstance(content, str):
         content = [{"type": "text", "text": content}]
     if isinstance(observation, str) and isinstance(content, list):

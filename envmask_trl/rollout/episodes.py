@@ -17,6 +17,7 @@ from .environments import (
     reset_environment,
     tools_by_name,
 )
+from .tool_context import hide_contexts
 from .tools import RolloutAborted, ToolRunner
 
 ABORTED = RolloutAborted.__name__  # how the error of one begins
@@ -70,20 +71,19 @@ def open_episodes(
             raise ValueError(
                 f"{name} has {len(values)} entries but there are {len(prompts)} prompts; give one for each"
             )
-    own_tools = row_tools or [[] for _ in prompts]
+    tools, own_tools = hide_contexts(tools), [hide_contexts(own or ()) for own in row_tools or [()] * len(prompts)]
     if not callable(environments):
         instances = environments or [None] * len(prompts)
         check_not_shared([env for env in instances if env is not None])
         yield [
-            _given(env, prompt, [*tools, *(own or ())])
-            for prompt, own, env in zip(prompts, own_tools, instances, strict=True)
+            _given(env, prompt, [*tools, *own]) for prompt, own, env in zip(prompts, own_tools, instances, strict=True)
         ]
         return
     made: list[object] = []
     try:
         episodes = []
         for prompt, own, row in zip(prompts, own_tools, rows or [{}] * len(prompts), strict=True):
-            episodes.append(_start(environments, made, prompt, [*tools, *(own or ())], row))
+            episodes.append(_start(environments, made, prompt, [*tools, *own], row))
         check_any_started(episodes)
         yield episodes
     finally:
@@ -115,7 +115,7 @@ def check_any_started(episodes: Sequence[Episode]) -> None:
         )
 
 
-def _given(env: object | None, prompt: Any, tools: list[Callable[..., Any]]) -> Episode:
+def _given(env: Any, prompt: Any, tools: list[Callable[..., Any]]) -> Episode:
     """The episode of an environment that was reset already."""
     error = ""
     if isinstance(env, NotStarted):

@@ -21,6 +21,7 @@ from .samplers import OverlappingSampler, Sample, Sampler
 from .search.tag_protocol import TagProtocol
 from .state import RolloutState
 from .tool_calls import InconsistentTurn, ParsedTurn, TemplateParser, TurnParser, find_unusable, short_reason
+from .tool_context import RolloutContext, bind_contexts, takes_context
 from .tool_flight import ToolFlight
 from .tools import ToolRunner
 from .waves import Waves
@@ -61,7 +62,8 @@ def run_rollouts(
         prompts: message lists, or texts (which are encoded as they are, and take no tools).
         tokenizer: a fast tokenizer; with tools, it needs a chat template.
         sampler: see `Sampler`, and `OverlappingSampler` for one that goes on while tools are at work.
-        tools: functions with type hints and a docstring, sync or async, for every rollout.
+        tools: functions with type hints and a docstring, sync or async, for every rollout. A parameter annotated as
+            `RolloutContext` tells one which rollout calls it; the model is not shown it.
         row_tools: further tools per rollout; `tools` and they are what that rollout may call.
         environments: TRL's contract: a factory, then each rollout gets its own instance, reset with its row and closed
             on every way out; or instances that were reset already and that the caller closes.
@@ -133,12 +135,14 @@ def run_rollouts(
 
 def new_state(index: int, episode: Episode, prompt_ids: Sequence[int], limits: RolloutLimits) -> RolloutState:
     """A rollout at its start, finished already where nothing can be sampled."""
+    tools, context = tools_by_name(episode.tools), RolloutContext(index, episode.prompt)
     state = RolloutState(
         index,
         episode.prompt,
         tuple(prompt_ids),
-        tools=tools_by_name(episode.tools),
-        ordered_tools=episode.ordered_tools,
+        tools=bind_contexts(tools.items(), context),
+        ordered_tools=episode.ordered_tools | {name for name, tool in tools.items() if takes_context(tool)},
+        tool_context=context,
         environment=episode.environment,
     )
     if episode.error:

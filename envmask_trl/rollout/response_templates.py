@@ -6,6 +6,8 @@ from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerBase
 from trl import chat_template_utils
 
+from .tool_context import hide_contexts
+
 PROBE_NAME, PROBE_ARGUMENT, PROBE_VALUE = "envmask_probe", "city", "Oslo"
 QUESTION = {"role": "user", "content": "question"}
 
@@ -66,7 +68,7 @@ def render(
     try:
         text = tokenizer.apply_chat_template(
             messages,
-            tools=tools or None,
+            tools=hide_contexts(tools) or None,
             tokenize=False,
             add_generation_prompt=add_generation_prompt,
             **template_kwargs,

@@ -16,6 +16,7 @@ from .observations import Observation
 from .rendered_history import History
 from .samplers import Context, Sample
 from .tool_calls import ParsedTurn
+from .tool_context import RolloutContext
 from .tools import ToolJob
 
 NEVER_RUN = (CallStatus.UNKNOWN_TOOL, CallStatus.BAD_ARGUMENTS, CallStatus.MALFORMED)
@@ -38,6 +39,7 @@ class RolloutState:
     tools: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
     ordered_tools: frozenset[str] = frozenset()
     environment: object | None = None
+    tool_context: RolloutContext | None = None  # what its tools know of it
     stop_reason: StopReason | None = None
     error: str = ""  # why the environment failed
     calls: tuple[ToolCall, ...] = ()  # of the last turn, not yet answered
@@ -94,6 +96,8 @@ class RolloutState:
         self.calls, self.problem = numbered(turn.calls, self.num_turns - 1), turn.reason
 
     def job(self) -> ToolJob:
+        if self.tool_context is not None:
+            self.tool_context.turn = self.num_turns - 1
         return ToolJob(self.calls, self.tools, self.ordered_tools)
 
     def add_results(self, results: list[ToolResult]) -> None:

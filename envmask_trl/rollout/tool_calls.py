@@ -12,6 +12,7 @@ from transformers import PreTrainedTokenizerBase
 
 from ..trajectory import Message, ToolCall
 from .response_templates import find_response_template
+from .tool_context import hide_contexts
 
 TurnKind = Literal["answer", "calls", "malformed"]
 
@@ -73,7 +74,7 @@ class TemplateParser:
         template_kwargs: dict[str, Any] | None = None,
     ):
         self.tokenizer = tokenizer
-        self.tools = tools
+        self.tools = hide_contexts(tools)
         self.stop_texts = [str(tokenizer.decode([token_id])) for token_id in sorted(stop_token_ids)]
         self.response_template, self.opening = find_response_template(tokenizer, tools, template_kwargs or {})
         self.read_once = lru_cache(maxsize=REMEMBERED)(self.read)

@@ -33,13 +33,14 @@ class GuardedEnvironments(HookedGRPOTrainer):
         """The instances that TRL will reset for these rows, those that its pool lacks made now."""
         drawn: list[object] = []
         used: Counter[Any] = Counter()
-        for row in inputs if self.environment_factories is not None else ():
-            name = row.get("environment") if self._multi_environment else None
-            if name not in self.environment_factories:
+        factories: Any = self.environment_factories
+        for row in inputs if factories is not None else ():
+            name: Any = row.get("environment") if self._multi_environment else None
+            if name not in factories:
                 return []  # TRL says so
-            pool = self._environment_pool[name]
+            pool: list[Any] = self._environment_pool[name]
             if used[name] == len(pool):
-                pool.append(made(self.environment_factories[name]))
+                pool.append(made(factories[name]))
             drawn.append(pool[used[name]])
             used[name] += 1
         return drawn

@@ -19,6 +19,7 @@ from ..rollout.loop import run_rollouts
 from ..rollout.samplers import Sampler
 from ..rollout.search.tag_protocol import TagProtocol
 from ..rollout.tool_calls import TurnParser
+from ..rollout.tool_context import hide_contexts
 from ..rollout.tools import ToolRunner
 from ..trajectory import Trajectory
 from ._trl import any_template_accepted
@@ -99,6 +100,7 @@ class EnvMaskGRPOTrainer(GuardedEnvironments):
                 logger.warning(f"max_tool_calling_iterations is not set; {DEFAULT_ITERATIONS} rounds of tools at most")
             args = engine_stops_at(EnvMaskGRPOConfig.from_grpo_config(args), protocol)
             check_output_dir(args)
+        kwargs |= {"tools": hide_contexts(kwargs["tools"])} if "tools" in kwargs else {}
         check_tools(kwargs.get("tools"))
         with any_template_accepted():
             super().__init__(model, reward_funcs, args, train_dataset, *further, **kwargs)
