@@ -31,16 +31,15 @@ def check_packing(model: PreTrainedModel, config: SFTConfig) -> None:
             "packing_strategy is 'wrapped', which joins rows and cuts them anywhere; set packing_strategy='bfd'"
         )
     seen, moved = neighbour_effects(model)
-    name = model.config._attn_implementation or "eager"
     remedy = "set packing=False and padding_free=False, or load the model with another attn_implementation"
     if seen > SEEN:
         raise ValueError(
-            f"{type(model).__name__} with attn_implementation={name!r} lets packed rows see each other: another "
+            f"{type(model).__name__} as it was loaded lets packed rows see each other: another "
             f"neighbour changes a row's logits by {seen:.2g} of the largest; {remedy}"
         )
     if moved > ALONE.get(model.dtype, 0.1):
         raise ValueError(
-            f"{type(model).__name__} with attn_implementation={name!r} reads a packed row otherwise than alone: its "
+            f"{type(model).__name__} as it was loaded reads a packed row otherwise than alone: its "
             f"logits differ by {moved:.2g} of the largest; {remedy}"
         )
 

@@ -24,20 +24,19 @@ from .rows import once_per_run
 from .step_times import StepTimes
 
 HOOKS = (  # private methods of GRPOTrainer that are overridden or called here
-    "_generate",
-    "_generate_single_turn",
-    "_tokenize_prompts",
-    "_generate_and_score_completions",
-    "_calculate_rewards",
-    "_prepare_inputs",
-    "_get_per_token_logps_and_entropies",
+    *("_generate", "_generate_single_turn", "_tokenize_prompts", "_generate_and_score_completions"),
+    *("_calculate_rewards", "_prepare_inputs", "_get_per_token_logps_and_entropies"),
 )
 CHANGED_BY_A_LOSS = (
-    *("_metrics", "entropy_coef", "_last_world_entropy", "_entropy_window_stats"),
-    *("tree_forward", "times"),
+    *("_metrics", "entropy_coef", "_last_world_entropy", "_entropy_window_stats", "tree_forward", "times"),
 )
 SHARDING = (DistributedType.FSDP, DistributedType.DEEPSPEED)
 TEMPLATE_CHECKS = ("supports_tool_calling", "is_chat_template_prefix_preserving", "add_response_schema")
+
+
+def attention_of(model: Any) -> str:
+    """The name of a model's attention implementation, which transformers keeps in a private field."""
+    return str(model.config.get_text_config()._attn_implementation or "eager")
 
 
 @contextmanager

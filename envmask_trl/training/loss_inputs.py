@@ -1,14 +1,16 @@
 """What the loss is given: which positions are trained, and nothing harmful anywhere else. Knows tensors: no trainer."""
 
 from collections.abc import Callable, Collection
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from ..masks import completion_mask_from_env_mask, select
 from .micro_batches import forward_cut, padded_share
-from .shared_prefix import TreeForward
+
+if TYPE_CHECKING:
+    from .shared_prefix import TreeForward
 
 Batch = dict[str, Any]
 
@@ -99,7 +101,7 @@ class ScoredModel:
         self,
         model: Any,
         trained: Tensor,
-        forward: TreeForward | None = None,
+        forward: "TreeForward | None" = None,
         log_value: Callable[[str, float], None] | None = None,
     ):
         self.model = model

@@ -16,6 +16,7 @@ from transformers.cache_utils import DynamicLayer
 from transformers.utils import logging
 
 from ..rollout.transformers_sampler import evaluating
+from ._trl import attention_of
 from .micro_batches import IGNORED, PER_TOKEN, forward_cut
 from .token_tree import Tree
 from .tree_attention import TreeAttention
@@ -149,7 +150,7 @@ def tree_forward(model: PreTrainedModel, *, wanted: bool) -> TreeForward | None:
 
 def why_not_shared(model: PreTrainedModel) -> str | None:
     """Why this model's rows cannot be forwarded as trees; None if they can."""
-    name, attention = type(model).__name__, model.config.get_text_config()._attn_implementation
+    name, attention = type(model).__name__, attention_of(model)
     if attention != "sdpa":
         return f"the attention implementation {attention} takes no tree, sdpa does"
     if not model.is_backend_compatible():
