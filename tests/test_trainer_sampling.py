@@ -98,6 +98,15 @@ def test_kept_caches_that_cannot_be_had_are_refused_before_work_starts(options, 
         trainer_with(model, tmp_path, sampler="kept_cache", **options)
 
 
+def test_tokens_are_not_sampled_at_another_temperature_than_the_loss_divides_by(tmp_path):
+    model = impatient_model(tiny_tokenizer())
+    with pytest.raises(ValueError, match=r"generation_kwargs has temperature 0\.7, but the loss .* at 1\.0; set"):
+        trainer_with(model, tmp_path, generation_kwargs={"temperature": 0.7})
+    with pytest.raises(ValueError, match="the loss divides logits by it"):
+        trainer_with(model, tmp_path, temperature=0.0)
+    trainer_with(model, tmp_path, temperature=0.7, generation_kwargs={"temperature": 0.7})
+
+
 def test_an_unknown_sampler_is_named(tmp_path):
     with pytest.raises(ValueError, match="sampler is 'fast', expected one of 'auto', 'kept_cache', 'trl'"):
         EnvMaskGRPOConfig(output_dir=str(tmp_path), sampler="fast", bf16=False)

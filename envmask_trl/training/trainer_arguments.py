@@ -52,6 +52,7 @@ def check_trainer(trainer: "EnvMaskGRPOTrainer", *, parser: object | None) -> No
     for option, remedy in ELSEWHERE.items():
         if option in given:
             raise ValueError(f"generation_kwargs has {option}, which the turns of a rollout do not read; {remedy}")
+    check_temperature(trainer.args.temperature, given.get("temperature"))
     if trainer.rollout_func is not None:
         check_beside_rollout_func(trainer, parser=parser)
     elif parser is not None and not trainer.tools and trainer.protocol is None:
@@ -71,6 +72,21 @@ def check_keywords(trainer: "EnvMaskGRPOTrainer", dataset: Any) -> None:
     for environment in trainer.probed_environments:
         kept = [name for name in names or () if name != "environment"]  # which chooses among several environments
         check_accepts(f"{type(environment).__name__}.reset", environment.reset, kept)
+
+
+def check_temperature(of_the_loss: float, of_sampling: float | None) -> None:
+    """The loss divides logits by the temperature that its tokens were sampled with, so it has to be told.
+
+    Raises:
+        ValueError: it is not told, or nothing can be divided by it.
+    """
+    if of_sampling not in (None, of_the_loss):
+        raise ValueError(
+            f"generation_kwargs has temperature {of_sampling}, but the loss would compute log-probs at {of_the_loss}; "
+            "set the config's own temperature instead"
+        )
+    if not of_the_loss > 0:
+        raise ValueError(f"temperature is {of_the_loss}, expected more than 0: the loss divides logits by it")
 
 
 def check_dataset(name: str, dataset: Any, *, has_tools: bool) -> None:
