@@ -84,10 +84,11 @@ def test_a_bar_is_a_least_or_a_most():
     assert Figure("seconds", 1.0, "s").reached is None
 
 
-def test_time_in_tools_counts_overlapping_calls_once():
+def test_time_in_tools_counts_overlapping_calls_once_and_not_what_lies_beside_sampling():
     workload = make_workload(Size(rollouts=8, turns=2, prompt_tokens=60))
     workload.calls += [(0.0, 0.2), (0.1, 0.3), (1.0, 1.5)]
-    assert workload.busy_s == pytest.approx(0.8)
+    assert workload.waited_s([]) == pytest.approx(0.8)
+    assert workload.waited_s([(-1.0, 0.1), (1.2, 1.3)]) == pytest.approx(0.6)
 
 
 def test_prompts_and_turns_have_the_size_that_was_asked_for():

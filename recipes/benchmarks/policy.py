@@ -84,9 +84,13 @@ class ScriptedTurn(LogitsProcessor):
 
 @dataclass(slots=True)
 class ScriptedCalls:
-    """The wall time of each `generate` call in seconds; one call is one turn of all live rollouts."""
+    """When each `generate` call began and ended, in seconds; one call is one turn of all rollouts that are asked."""
 
-    seconds: list[float] = field(default_factory=list)
+    spans: list[tuple[float, float]] = field(default_factory=list)
+
+    @property
+    def seconds(self) -> list[float]:
+        return [end - start for start, end in self.spans]
 
 
 class ScriptedPolicy(Qwen3ForCausalLM):
@@ -110,5 +114,5 @@ class ScriptedPolicy(Qwen3ForCausalLM):
         assert self.script is not None, "call following(script) first"
         start = time.perf_counter()
         output = super().generate(logits_processor=LogitsProcessorList([ScriptedTurn(self.script)]), **kwargs)
-        self.calls.seconds.append(time.perf_counter() - start)
+        self.calls.spans.append((start, time.perf_counter()))
         return output

@@ -19,9 +19,16 @@ MANY_TURNS = Size(rollouts=16, turns=33, micro_batch=16, letters=(16, 24), model
 QUICK = Size(rollouts=GROUP, turns=2, prompt_tokens=60, model="toy", micro_batch=GROUP, letters=(2, 5))
 
 
-def alternate(workload: Workload, *, repeats: int, rollout_func: Callable[..., Any] | None = None) -> Steps:
-    """`repeats` steps of each side, one after the other, after one of each that is not counted."""
-    trainers = {side: make_trainer(side, workload, rollout_func=rollout_func, **GREEDY) for side in SIDES}
+def alternate(
+    workload: Workload, *, repeats: int, rollout_func: Callable[..., Any] | None = None, in_rounds: bool = False
+) -> Steps:
+    """`repeats` steps of each side, one after the other, after one of each that is not counted.
+
+    Args:
+        in_rounds: one `generate` call is one turn of every rollout on our side too.
+    """
+    own: dict[str, dict[str, Any]] = {"trl": {}, "ours": {"overlap_tools": not in_rounds}}
+    trainers = {side: make_trainer(side, workload, rollout_func=rollout_func, **GREEDY, **own[side]) for side in SIDES}
     steps: Steps = {side: [] for side in SIDES}
     for _ in range(repeats + 1):
         for side in SIDES:
@@ -107,7 +114,7 @@ def given(workload: Workload) -> Callable[..., dict[str, Any]]:
 
 
 def slow_tools(*, quick: bool, repeats: int) -> Result:
-    """(d) Seconds in which a tool ran: 3 rounds of calls."""
+    """(d) Seconds in which a tool ran and nothing was sampled: 3 rounds of calls."""
     size = QUICK.smaller(turns=3, latency_s=0.02) if quick else SLOW_TOOLS
     workload = make_workload(size)
     steps = alternate(workload, repeats=repeats)
@@ -122,7 +129,7 @@ def slow_tools(*, quick: bool, repeats: int) -> Result:
 def many_turns(*, quick: bool, repeats: int) -> Result:
     """(e) The time of turn t against t; the last one, which calls nothing and is shorter, is left out."""
     workload = make_workload(QUICK.smaller(turns=4) if quick else MANY_TURNS)
-    steps = alternate(workload, repeats=repeats)
+    steps = alternate(workload, repeats=repeats, in_rounds=True)
     turn_s = {
         side: [median(times) for times in zip(*(step.turn_s[:-1] for step in steps[side]), strict=True)]
         for side in SIDES

@@ -40,7 +40,7 @@ class Step:
     loss_part: Spent = NOTHING  # forward and backward
     loss_tokens: int = 0  # that the layers of the model are given for the loss, padding included
     loss: float = 0.0
-    tool_s: float = 0.0  # in which at least one tool ran
+    tool_s: float = 0.0  # in which a tool ran and nothing was sampled
     turn_s: list[float] = field(default_factory=list)  # of each `generate` call
     gradients: dict[str, Tensor] = field(default_factory=dict)
     rows: set[tuple[tuple[int, ...], ...]] = field(default_factory=set)  # prompt, completion, env_mask of each rollout
@@ -162,7 +162,7 @@ def run_step(trainer: Any, workload: Workload) -> Step:
     trainer.model.calls = ScriptedCalls()
     trainer.latest = step = Step()
     trainer.train()
-    step.tool_s, step.turn_s = workload.busy_s, trainer.model.calls.seconds
+    step.tool_s, step.turn_s = workload.waited_s(trainer.model.calls.spans), trainer.model.calls.seconds
     step.rows = {row for batch in step.micro_batches for row in rows_of(batch)}
     return step
 

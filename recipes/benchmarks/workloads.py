@@ -6,7 +6,7 @@ completion   A letters <tool_call>{"name": "lookup", ...}</tool_call> E   answer
 
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
@@ -61,16 +61,24 @@ class Workload:
     def rollouts(self) -> int:
         return GROUP * len(self.prompts)
 
-    @property
-    def busy_s(self) -> float:
-        """Seconds in which at least one tool was running."""
-        merged: list[tuple[float, float]] = []
-        for start, end in sorted(self.calls):
-            if merged and start <= merged[-1][1]:
-                merged[-1] = merged[-1][0], max(merged[-1][1], end)
-            else:
-                merged.append((start, end))
-        return sum(end - start for start, end in merged)
+    def waited_s(self, sampling: Sequence[tuple[float, float]]) -> float:
+        """Seconds in which a tool was running and nothing was sampled."""
+        return covered_s([*self.calls, *sampling]) - covered_s(sampling)
+
+
+def covered_s(spans: Sequence[tuple[float, float]]) -> float:
+    """Seconds that lie in at least one of the spans.
+
+    Example:
+        covered_s([(0.0, 0.2), (0.1, 0.3), (1.0, 1.5)])  # 0.8
+    """
+    merged: list[tuple[float, float]] = []
+    for start, end in sorted(spans):
+        if merged and start <= merged[-1][1]:
+            merged[-1] = merged[-1][0], max(merged[-1][1], end)
+        else:
+            merged.append((start, end))
+    return sum(end - start for start, end in merged)
 
 
 def make_workload(size: Size, *, seed: int = 0) -> Workload:
