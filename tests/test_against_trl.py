@@ -30,14 +30,15 @@ def test_the_quick_run_leaves_a_record_of_each_side_a_table_and_a_figure(quick):
     assert (quick / "against_trl.png").stat().st_size > 5_000
 
 
-def test_both_sides_are_run_with_every_trouble_and_only_ours_with_a_deadline():
+def test_both_sides_are_run_with_every_trouble_and_what_ours_alone_has_is_an_arm_of_its_own():
     assert {name.split("-", 1)[1] for name in ARMS if name.startswith("trl")} == {
         "plain",
         "slow",
         "unreliable",
         "short",
     }
-    assert [name for name, race in ARMS.items() if race.tool_timeout_s] == ["ours-unreliable-deadline"]
+    own = [name for name, race in ARMS.items() if race.tool_timeout_s or race.max_malformed_calls]
+    assert own == ["ours-plain-once", "ours-unreliable-deadline"]
 
 
 def test_a_training_that_breaks_down_is_a_record_and_no_crash(quick_checkpoint, tmp_path, monkeypatch):

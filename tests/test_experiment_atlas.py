@@ -2,7 +2,7 @@
 
 import pytest
 
-from recipes.experiments.atlas_report import WATCHED, atlas_table, leaves_at, named_by
+from recipes.experiments.atlas_report import WATCHED, atlas_table, first_named, leaves_at, named_by, outcome_table
 from recipes.experiments.fault_atlas import main
 from recipes.experiments.faults import CALL, shorter_once_answered
 from recipes.experiments.findings import only_here
@@ -22,8 +22,9 @@ def test_the_quick_run_leaves_records_a_table_that_names_the_fault_and_a_figure(
     arms = by_arm(load(quick / "fault_atlas.jsonl"))
     assert {len(seeds[0]["curves"]["grad_norm"]) for seeds in arms.values()} == {2}
     table = (quick / "fault_atlas.md").read_text()
-    (fault,) = [line for line in table.splitlines() if line.startswith("| mask inverted")]
-    assert "audit (1 of 1): environment tokens are not learned, tokens of the model are learned" in fault
+    outcome, named = [line for line in table.splitlines() if line.startswith("| mask inverted")]
+    assert "audit (1 of 1): environment tokens are not learned, tokens of the model are learned" in named
+    assert "| audit, before the first update |" in named and outcome.startswith("| mask inverted | 1 |")
     assert (quick / "fault_atlas.png").stat().st_size > 5_000
 
 
@@ -37,7 +38,7 @@ def test_what_is_said_of_the_clean_run_too_names_no_fault():
 
 
 def record(arm, seed, findings):
-    curves = {name: [0.5] for name in WATCHED}
+    curves = {name: [0.5] for name in (*WATCHED, "right_answers")}
     held_out = {"sampled": {"0-2": 0.5}, "greedy": {"0-2": 0.5}}
     return {
         **{"arm": arm, "seed": seed, "steps": 1, "settings": {"fault": arm}, "curves": curves, "held_out": held_out},
@@ -55,7 +56,19 @@ def test_a_tool_is_counted_on_the_seeds_on_which_it_says_something():
         ]
     )
     assert named_by("order", arms) == "lint (1 of 2): ids"
+    assert first_named("order", arms) == "lint, from the first step's rollouts (1 of 2)"
     assert "in n of n rollouts the model writes observations itself (7, 7)" in atlas_table(arms)
+
+
+def test_the_earliest_tool_that_speaks_on_every_seed_is_named_first_and_silence_is_said():
+    half = {"doctor": ["last-turn branch: 1"], "audit": ["seen: no"], "lint": ["ids: 2 of 32"]}
+    rows = [record(arm, seed, {}) for arm in ("clean", "quiet") for seed in (0, 1)]
+    rows += [record("half", 0, half), record("half", 1, {"audit": ["seen: no"], "lint": ["ids: 1 of 32"]})]
+    arms = by_arm(rows)
+    assert first_named("half", arms) == "audit, before the first update"
+    assert first_named("quiet", arms) == "nothing" and first_named("clean", arms) == ""
+    broken = record("half", 0, {}) | {"curves": {name: [] for name in (*WATCHED, "right_answers")}, "held_out": {}}
+    assert "| half | 1 | no step | 0.00 |" in outcome_table(by_arm([broken]))
 
 
 def test_a_metric_says_something_once_it_stays_outside_of_the_clean_runs():

@@ -1,10 +1,13 @@
 """Each planted fault of the atlas is named by the tool that the atlas says, and a run without a fault is not."""
 
 import random
+import re
+from pathlib import Path
 
 import pytest
 from transformers import set_seed
 
+import envmask_trl
 from envmask_trl import ScriptedSampler
 from recipes.experiments.faults import FAULTS
 from recipes.experiments.findings import findings_of, only_here
@@ -120,3 +123,7 @@ def test_no_fault_can_be_reached_from_an_option_of_the_trainer():
     for name, fault in FAULTS.items():
         own = (fault.plan.trainer_class.__module__, fault.plan.rewards[0].__module__)
         assert name == "off" or "recipes.experiments.faults" in own, name
+    package = Path(envmask_trl.__file__).parent
+    assert not [
+        path for path in package.rglob("*.py") if re.search(r"^\s*(from|import) recipes\b", path.read_text(), re.M)
+    ]

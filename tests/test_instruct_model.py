@@ -98,7 +98,7 @@ def test_reports_keep_their_temperature_and_one_further_field():
 def test_the_table_says_what_was_run_and_on_what():
     counts = {"sampled": {"1": [1, 2], "3": [0, 2]}, "greedy": {"1": [2, 2], "3": [0, 2]}}
     on = {"processor": "cpu", "threads": 1, "cores": 2, "torch": "2", "transformers": "5", "trl": "1"}
-    settings = {"model": "a/model", "seed": 0, "demonstrations": 8, "steps": 2}
+    settings = {"model": "model", "seed": 0, "demonstrations": 8, "steps": 2}
     data = {"held_out": {"after SFT": counts}, "seconds": {"SFT": 3.0}, "on": on, "settings": settings}
     assert "| after SFT | 0.50 (0.09 to 0.91) of 2 | 0.00 (0.00 to 0.66) of 2 | 1.00" in table(data)
     assert "`model`, seed 0, 8 demonstrations, 2 GRPO steps" in table(data) and "SFT 3 s" in table(data)

@@ -29,6 +29,7 @@ VARIANTS = {
     "short": Race("ours", max_completion_length=100),  # a question of three calls needs about 160 tokens
 }
 ARMS = {f"{side}-{name}": replace(race, side=side) for name, race in VARIANTS.items() for side in SIDES}
+ARMS["ours-plain-once"] = replace(VARIANTS["plain"], max_malformed_calls=1)
 ARMS["ours-unreliable-deadline"] = replace(VARIANTS["unreliable"], tool_timeout_s=0.5)
 QUICK_ARMS = ("trl-unreliable", "ours-unreliable")
 BUDGET_S = 60.0

@@ -1,9 +1,11 @@
-"""The fault atlas's figure and table, from its records alone. Knows what was found; trains nothing."""
+"""The fault atlas's figure and tables, from its records alone. Knows what was found; trains nothing."""
 
 import re
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from math import ceil
 from pathlib import Path
+from textwrap import fill
 
 from .comparison import interval, smoothed
 from .findings import only_here
@@ -14,39 +16,67 @@ from .records import Record, by_arm
 CLEAN = "clean"
 WATCHED = ("grad_norm", "plays_environment", "env_token_share", "calls", "unfinished", "reward")  # what a user sees
 IN_A_ROW = 5  # steps for which a metric has to stay outside, before it is said to say something
-TOOLS = ("audit", "saved audit", "lint", "doctor")
+EDGE = 10  # steps at the beginning and at the end that are averaged
+WHEN = {  # each tool, the earliest first
+    "doctor": "before training",
+    "audit": "before the first update",
+    "saved audit": "from the first step's rollouts",
+    "lint": "from the first step's rollouts",
+}
 
 
 def draw_and_report(records: list[Record], *, output: Path, report: Path | None = None) -> None:
-    """Write fault_atlas.png and .md into `output`, and the table into a marked section of `report`."""
+    """Write fault_atlas.png and .md into `output`, and the tables into a marked section of `report`."""
     arms = by_arm(records)
-    text = atlas_table(arms)
+    text = "\n\n".join([outcome_table(arms), atlas_table(arms)])
     (output / "fault_atlas.md").write_text(text + "\n", encoding="utf-8")
     if report is not None:
         replace_section(report, "fault atlas", text)
     draw(arms, output / "fault_atlas.png")
 
 
-def atlas_table(arms: Mapping[str, Seeds]) -> str:
-    """Each fault: what became of the model, and who said so."""
+def outcome_table(arms: Mapping[str, Seeds]) -> str:
+    """What became of the model under each fault."""
     lines = [
-        "| fault | seeds | held-out success, sampled, 0-2 calls | minus clean (paired) | p | gradient norm, last 10 "
-        "| audit, lint, doctor (of the first step) | warnings (step) | metrics outside of the clean runs (from step) |",
-        "| --- | ---: | ---: | ---: | ---: | ---: | --- | --- | --- |",
+        "| fault | seeds | right answers in training, last 10 steps | held-out success, sampled, 0-2 calls "
+        "| minus clean (paired) | p | gradient norm, first 10 steps | last 10 |",
+        "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
+    ]
+    for seeds in arms.values():
+        ran = [record["curves"] for record in seeds.values() if record["curves"]["grad_norm"]]
+        cells = [
+            str(len(seeds)),
+            over_seeds([curves["right_answers"][-EDGE:] for curves in ran]),
+            str(interval([success(record, "sampled", COMPARED) for record in seeds.values()])),
+            *difference(seeds, arms),
+            over_seeds([curves["grad_norm"][:EDGE] for curves in ran]),
+            over_seeds([curves["grad_norm"][-EDGE:] for curves in ran]),
+        ]
+        lines.append(f"| {what(seeds)} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def atlas_table(arms: Mapping[str, Seeds]) -> str:
+    """Who said so of each fault, and when."""
+    lines = [
+        "| fault | named first by | audit, lint, doctor (of the first step) | warnings (step) "
+        "| metrics outside of the clean runs (from step) |",
+        "| --- | --- | --- | --- | --- |",
     ]
     for arm, seeds in arms.items():
-        final = str(interval([success(record, "sampled", COMPARED) for record in seeds.values()]))
-        ran = [record for record in seeds.values() if record["curves"]["grad_norm"]]
-        norm = str(interval([tail_mean(record["curves"]["grad_norm"]) for record in ran])) if ran else "no step"
-        cells = [
-            next(iter(seeds.values()))["settings"]["fault"],
-            str(len(seeds)),
-            final,
-            *difference(seeds, arms),
-            norm,
-        ]
-        lines.append(f"| {' | '.join([*cells, named_by(arm, arms), warned(seeds), deviating(arm, arms)])} |")
+        cells = [first_named(arm, arms), named_by(arm, arms), warned(seeds), deviating(arm, arms)]
+        lines.append(f"| {what(seeds)} | {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def what(seeds: Seeds) -> str:
+    """The fault in words."""
+    return str(next(iter(seeds.values()))["settings"]["fault"])
+
+
+def over_seeds(parts: Sequence[list[float]]) -> str:
+    """The mean over seeds of each seed's mean, with its interval; "no step" where training broke off at once."""
+    return str(interval([tail_mean(part) for part in parts])) if parts else "no step"
 
 
 def difference(seeds: Seeds, arms: Mapping[str, Seeds]) -> tuple[str, str]:
@@ -57,17 +87,38 @@ def difference(seeds: Seeds, arms: Mapping[str, Seeds]) -> tuple[str, str]:
 
 def named_by(arm: str, arms: Mapping[str, Seeds]) -> str:
     """Tools that say something of this arm which they do not say of the clean run of the same seed, and of how many."""
-    counts = dict.fromkeys(TOOLS, 0)
-    subjects: dict[str, dict[str, None]] = {tool: {} for tool in TOOLS}
-    for seed, record in arms[arm].items():
-        clean = arms.get(CLEAN, {}).get(seed, {}).get("findings", {})
-        for tool, said in only_here(record["findings"], clean if arm != CLEAN else {}).items():
-            counts[tool] += bool(said)
-            subjects[tool] |= dict.fromkeys(sentence.split(":")[0] for sentence in said)
+    said = said_by(arm, arms)
     seeds = len(arms[arm])
     return "; ".join(
-        f"{tool} ({counts[tool]} of {seeds}): {', '.join(subjects[tool])}" for tool in TOOLS if counts[tool]
+        f"{tool} ({len(found)} of {seeds}): {', '.join(dict.fromkeys(chain.from_iterable(found)))}"
+        for tool, found in said.items()
+        if found
     )
+
+
+def first_named(arm: str, arms: Mapping[str, Seeds]) -> str:
+    """The earliest tool that speaks on every seed, otherwise the one that speaks on most; "" of the clean run."""
+    if arm == CLEAN:
+        return ""
+    counts = {tool: len(found) for tool, found in said_by(arm, arms).items()}
+    tool = max(counts, key=lambda name: counts[name])  # the earliest of the most
+    if not counts[tool]:
+        outside = deviating(arm, arms)
+        return f"metrics alone: {outside}" if outside else "nothing"
+    return f"{tool}, {WHEN[tool]}" + (
+        "" if counts[tool] == len(arms[arm]) else f" ({counts[tool]} of {len(arms[arm])})"
+    )
+
+
+def said_by(arm: str, arms: Mapping[str, Seeds]) -> dict[str, list[list[str]]]:
+    """{tool: [the subjects that it names, one list for each seed on which it names any]}, the earliest tool first."""
+    said: dict[str, list[list[str]]] = {tool: [] for tool in WHEN}
+    for seed, record in arms[arm].items():
+        clean = arms.get(CLEAN, {}).get(seed, {}).get("findings", {})
+        for tool, found in only_here(record["findings"], clean if arm != CLEAN else {}).items():
+            if found:
+                said[tool].append([sentence.split(":")[0] for sentence in found])
+    return said
 
 
 def warned(seeds: Seeds) -> str:
@@ -108,7 +159,7 @@ def by_step(curves: Sequence[list[float]]) -> list[tuple[float, ...]]:
 
 
 def draw(arms: Mapping[str, Seeds], path: Path) -> None:
-    """One panel a fault: right answers in training, against those of the clean run."""
+    """Two panels a fault, above right answers in training, below the gradient norm, each against the clean run."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -117,24 +168,33 @@ def draw(arms: Mapping[str, Seeds], path: Path) -> None:
     faults = [arm for arm in arms if arm != CLEAN] or list(arms)
     columns = min(4, len(faults))
     rows = ceil(len(faults) / columns)
-    figure, panels = pyplot.subplots(
-        rows,
+    figure, grid = pyplot.subplots(
+        2 * rows,
         columns,
-        figsize=(3.2 * columns, 2.4 * rows),
+        figsize=(3.2 * columns, 4.2 * rows),
         sharex=True,
-        sharey=True,
+        sharey="row",
         squeeze=False,
         layout="constrained",
     )
-    for axes, arm in zip(panels.flat, faults, strict=False):
-        if CLEAN in arms:
-            draw_curve(axes, arms[CLEAN], "right_answers", label="clean", color="0.6")
-        draw_curve(axes, arms[arm], "right_answers", label=arm, color="C3")
-        axes.set_title(next(iter(arms[arm].values()))["settings"]["fault"], fontsize=8, wrap=True)
-        axes.spines[["top", "right"]].set_visible(False)
-    for axes in panels.flat[len(faults) :]:
-        axes.set_visible(False)
+    for place in range(rows * columns):
+        above, below = (grid[2 * (place // columns) + part][place % columns] for part in (0, 1))
+        if place >= len(faults):
+            above.set_visible(False)
+            below.set_visible(False)
+            continue
+        for axes, name in ((above, "right_answers"), (below, "grad_norm")):
+            if CLEAN in arms:
+                draw_curve(axes, arms[CLEAN], name, label="clean", color="0.6")
+            draw_curve(axes, arms[faults[place]], name, label=faults[place], color="C3")
+            axes.spines[["top", "right"]].set_visible(False)
+        above.set_title(fill(what(arms[faults[place]]), 36), fontsize=8)
+        above.set_ylim(0, 1)
+        if below.get_ylim()[1] > 0:
+            below.set_yscale("log")
+    for row in range(rows):
+        grid[2 * row][0].set_ylabel("right answers", fontsize=8)
+        grid[2 * row + 1][0].set_ylabel("gradient norm", fontsize=8)
     figure.supxlabel("GRPO step", fontsize=9)
-    figure.supylabel("right answers in training", fontsize=9)
-    figure.savefig(path, dpi=100)
+    figure.savefig(path, dpi=80)
     pyplot.close(figure)

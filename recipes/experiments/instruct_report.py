@@ -16,6 +16,8 @@ def write_report(data: Mapping[str, Any], *, output: Path, report: Path | None =
 
     Where there is a `report`, its folder `results` gets the numbers and the figure too.
     """
+    settings = data["settings"]
+    data = {**data, "settings": {**settings, "model": Path(settings["model"]).name}}  # a folder is nobody else's
     text = table(data)
     folders = [output] if report is None else [output, report.parent / "results"]
     for folder in folders:
@@ -38,7 +40,7 @@ def table(data: Mapping[str, Any]) -> str:
     seconds = ", ".join(f"{name} {taken:.0f} s" for name, taken in data["seconds"].items())
     lines += [
         "",
-        f"`{Path(settings['model']).name}`, seed {settings['seed']}, {settings['demonstrations']} demonstrations, "
+        f"`{settings['model']}`, seed {settings['seed']}, {settings['demonstrations']} demonstrations, "
         f"{settings['steps']} GRPO steps; 95 % intervals by Wilson. {seconds}. {on['processor']}, {on['threads']} of "
         f"{on['cores']} cores; torch {on['torch']}, transformers {on['transformers']}, trl {on['trl']}.",
     ]

@@ -96,7 +96,7 @@ def draw(arms: Mapping[str, Seeds], path: Path) -> None:
     for axes, variant in zip(panels.flat, variants, strict=True):
         for arm in (arm for arm in arms if variant_of(arm) == variant):
             draw_seeds(
-                axes, arms[arm], arm, color="C1" if arm.startswith("trl") else "C2" if "deadline" in arm else "C0"
+                axes, arms[arm], arm, color="C1" if arm.startswith("trl") else "C2" if arm.count("-") > 1 else "C0"
             )
         axes.set(title=variant, xlabel="seconds", ylim=(0, 1))
         axes.legend(frameon=False, loc="upper left", fontsize=8)

@@ -45,11 +45,16 @@ class Race:
     trouble: Trouble = Trouble()
     max_completion_length: int | None = None  # None: the quickstart's
     tool_timeout_s: float | None = None  # ours alone has a deadline
+    max_malformed_calls: int | None = None  # 1: such a call ends the rollout, as it does in TRL's loop
     budget_s: float = 60.0
 
     def options(self, seed: int) -> dict[str, Any]:
         """The trainer's arguments; the learning rate is constant, for nobody knows the number of steps beforehand."""
-        own = {"max_completion_length": self.max_completion_length, "tool_timeout_s": self.tool_timeout_s}
+        own = {
+            "max_completion_length": self.max_completion_length,
+            "tool_timeout_s": self.tool_timeout_s,
+            "max_malformed_calls": self.max_malformed_calls,
+        }
         return (
             shared_options(seed)
             | {"lr_scheduler_type": "constant_with_warmup"}
