@@ -62,9 +62,9 @@ GO_ON = named(lambda: "gone", "go")
 
 
 @pytest.fixture(autouse=True)
-def _hurried(monkeypatch):
-    """A busy machine may take long to start a thread; what is not waited for on purpose in a test waits for ever."""
-    monkeypatch.setattr(waves, "SHORTEST_S", 0.1)
+def _unhurried(monkeypatch):
+    """A busy machine may take long to start a thread; tools that are late here are so until something happens."""
+    monkeypatch.setattr(waves, "SHORTEST_S", 0.3)
 
 
 def test_the_others_finish_all_their_turns_while_one_rollouts_tool_is_at_work():
@@ -103,15 +103,20 @@ def test_a_call_is_at_work_as_soon_as_its_turn_has_ended_and_not_when_all_turns_
 
 
 def test_a_rollout_whose_results_came_joins_the_next_wave():
-    release = threading.Event()
+    release, released = threading.Event(), threading.Event()
+
+    def wait():
+        release.wait(PATIENT_S)
+        released.set()
 
     def between(row, turn):
         if (row, turn) == (0, 2):
             release.set()
+            assert released.wait(PATIENT_S)
             time.sleep(0.2)  # for the tool's thread to end within this wave
 
     sampler = OverlappingScript([GO] * 3 + [ANSWER], [WAIT, ANSWER], between=between)
-    play(sampler, tools=[GO_ON, named(lambda: release.wait(PATIENT_S), "wait")])
+    play(sampler, tools=[GO_ON, named(wait, "wait")])
     assert sampler.waves == [[0, 1], [0], [0, 1], [0]]
 
 

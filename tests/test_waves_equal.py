@@ -31,7 +31,7 @@ class Waves:
         """Wait until so many more have begun; briefly, since perhaps there are none without this rollout."""
         with self.changed:
             end = self.number + waves
-            self.changed.wait_for(lambda: self.number >= end, timeout=0.2)
+            self.changed.wait_for(lambda: self.number >= end, timeout=0.5)
 
 
 class Diary:
