@@ -80,6 +80,13 @@ def test_the_sampler_is_made_anew_for_each_batch(choice, expected, tmp_path):
             assert sorted(trainer.eos_token_ids) == first.config.eos_token_id
 
 
+@pytest.mark.parametrize("overlap", [True, False])
+def test_tools_that_cannot_run_beside_the_model_are_run_between_rounds(overlap, tmp_path):
+    trainer = trainer_with(impatient_model(tiny_tokenizer()), tmp_path, overlap_tools=overlap)
+    with open_sampler(trainer) as sampler:
+        assert sampler.overlap_tools is overlap
+
+
 def test_a_model_that_drops_keys_is_sampled_by_trl_and_said_so(tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(sampling.logger, "propagate", True)
     trainer = trainer_with(sliding_model(), tmp_path)
