@@ -32,6 +32,7 @@ _HOME = {
     "Context": "rollout.samplers",
     "Sample": "rollout.samplers",
     "Sampler": "rollout.samplers",
+    "OverlappingSampler": "rollout.samplers",
     "ScriptedSampler": "rollout.samplers",
     "TransformersSampler": "rollout.transformers_sampler",
     "KeptCacheSampler": "rollout.kept_cache",
@@ -98,7 +99,7 @@ if TYPE_CHECKING:
     from .rollout.limits import RolloutLimits
     from .rollout.loop import run_rollouts
     from .rollout.observations import ObservationEncoder
-    from .rollout.samplers import Context, Sample, Sampler, ScriptedSampler
+    from .rollout.samplers import Context, OverlappingSampler, Sample, Sampler, ScriptedSampler
     from .rollout.search.bm25 import BM25Retriever
     from .rollout.search.dense import DenseRetriever
     from .rollout.search.http import HTTPRetriever

@@ -115,6 +115,7 @@ def test_the_public_names_are_these_and_each_of_them_loads():
         "MaskReport",
         "Objective",
         "ObservationEncoder",
+        "OverlappingSampler",
         "ParsedTurn",
         "PartWeights",
         "Retriever",
