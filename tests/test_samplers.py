@@ -3,7 +3,16 @@
 import pytest
 import torch
 
-from envmask_trl import Context, RolloutLimits, Sample, ScriptedSampler, StopReason, TransformersSampler, run_rollouts
+from envmask_trl import (
+    Context,
+    KeptCacheSampler,
+    RolloutLimits,
+    Sample,
+    ScriptedSampler,
+    StopReason,
+    TransformersSampler,
+    run_rollouts,
+)
 from envmask_trl.rollout.transformers_sampler import cut_at_stop, find_stop_token_ids
 from envmask_trl.training.trl_sampler import TRLSampler, with_logprobs
 
@@ -131,3 +140,30 @@ def test_no_process_gets_the_turns_of_another_when_they_have_unequal_numbers_of_
 def test_logprobs_are_cut_where_their_ids_were_and_an_unknown_one_is_nan():
     sample = with_logprobs(Sample((10, 19), None, "stop"), [-0.1, None, -0.3])
     assert sample.logprobs[0] == -0.1 and sample.logprobs[1] != sample.logprobs[1] and len(sample.logprobs) == 2
+
+
+@pytest.mark.parametrize("kind", [KeptCacheSampler, TransformersSampler])
+def test_a_name_in_place_of_a_model_or_tokenizer_is_told_with_the_remedy(kind):
+    tokenizer = tiny_tokenizer()
+    model = tiny_model(tokenizer)
+    for given, said in (
+        (("gpt2", tokenizer), r"model is 'gpt2', .*; write AutoModelForCausalLM.from_pretrained\('gpt2'\)"),
+        ((model, "gpt2"), r"tokenizer is 'gpt2', .*; write AutoTokenizer.from_pretrained\('gpt2'\)"),
+        ((tokenizer, model), "model is a .*, expected a transformers model; pass the model first"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            kind(*given)
+
+
+@pytest.mark.parametrize("kind", [KeptCacheSampler, TransformersSampler])
+def test_an_id_that_the_embedding_has_no_row_for_is_no_index_error_in_a_step(kind):
+    tokenizer = tiny_tokenizer()
+    model = tiny_model(tokenizer)
+    kind(model, tokenizer)
+    rows = len(tokenizer)
+    tokenizer.add_tokens(["<one>", "<two>"])
+    said = f"has ids up to {rows + 1}, .* has {rows} rows .*; call model.resize_token_embeddings.{rows + 2}."
+    with pytest.raises(ValueError, match=said):
+        kind(model, tokenizer)
+    model.resize_token_embeddings(rows + 2)
+    kind(model, tokenizer)

@@ -4,12 +4,14 @@ from dataclasses import FrozenInstanceError
 from functools import cache
 
 import pytest
+from datasets import Dataset, concatenate_datasets
 
 from envmask_trl.inspect.template_check import check_template, judge_template
 from envmask_trl.inspect.template_verdict import FindingKind
+from envmask_trl.training import prompt_roles
 
 from .real_tokenizers import chat_template
-from .tiny import CHAT_TEMPLATE, add, tiny_tokenizer
+from .tiny import CHAT_TEMPLATE, add, tiny_tokenizer, user
 
 OPENING = "{%- if add_generation_prompt -%}{{ '<|im_start|>assistant\n' }}{%- endif -%}"
 TURN = "{{ '<|im_start|>' + message.role + '\n' + (message.content or '') }}"
@@ -156,3 +158,70 @@ def test_an_opening_of_single_character_tokens_can_be_written_and_is_refused():
     )
     verdict = judged(other)
     assert not verdict.trains and "use a template whose turns open with a control token" in str(verdict)
+
+
+def test_a_template_that_never_shows_the_tools_is_told_and_trains():
+    """A model was trained with tools that it was never shown, without a word: a system message may describe them."""
+    verdict = judged(changed("{%- if tools -%}", "{%- if false -%}"))
+    assert verdict.trains and verdict.kinds == (FindingKind.TOOLS_NOT_SHOWN,)
+    assert "describe them, and how a call is written, in a system message" in str(verdict)
+    only_beside_a_system_message = changed("{%- if tools -%}", "{%- if tools and messages[0].role == 'system' -%}")
+    assert FindingKind.TOOLS_NOT_SHOWN not in judged(only_beside_a_system_message).kinds
+
+
+def test_a_name_in_place_of_a_tokenizer_is_told_with_the_remedy():
+    with pytest.raises(ValueError, match=r"tokenizer is 'gpt2', .*; write AutoTokenizer.from_pretrained\('gpt2'\)"):
+        check_template("gpt2")
+
+
+ONLY_USUAL = "{% for m in messages if m.role in ['system', 'user', 'assistant'] %}{{ m.content }}{% endfor %}"
+
+
+def prompts(*last_roles):
+    return Dataset.from_list([{"prompt": [*user("a"), {"role": role, "content": "b"}]} for role in last_roles])
+
+
+def said_of_roles(dataset, monkeypatch, *, template=CHAT_TEMPLATE):
+    said = []
+    monkeypatch.setattr(prompt_roles.logger, "warning", said.append)
+    prompt_roles.check_roles("train_dataset", dataset, tokenizer(), {"chat_template": template})
+    return said
+
+
+def test_a_role_that_the_template_leaves_out_is_refused_with_its_row(monkeypatch):
+    """Qwen's templates skip a message of the role "human": the model was asked nothing."""
+    apart = concatenate_datasets([prompts("user", "user"), prompts("system", "human")])
+    for rows, number in ((apart, 3), (apart.select([3, 0]), 0)):
+        with pytest.raises(
+            ValueError, match=f"train_dataset has in row {number} a message of the role 'human', .*; re"
+        ):
+            said_of_roles(rows, monkeypatch, template=ONLY_USUAL)
+    raising = ONLY_USUAL.replace(
+        "{% for", "{% if messages[0].role == 'system' %}{{ raise_exception('no') }}{% endif %}{% for"
+    )
+    with pytest.raises(ValueError, match=r"role 'human', which the chat template does not show the model \(no\)"):
+        said_of_roles(apart, monkeypatch, template=raising)
+
+
+def test_a_role_that_the_template_writes_as_it_is_is_told(monkeypatch):
+    (said,) = said_of_roles(prompts("user", "human"), monkeypatch)
+    assert said.startswith("train_dataset has in row 1 a message of the role 'human', which the chat template does not")
+    assert said_of_roles(prompts("user", "system", "tool"), monkeypatch) == []
+    assert said_of_roles(Dataset.from_list([{"prompt": "a"}]), monkeypatch) == []
+
+
+def test_a_prompt_that_ends_in_an_assistants_message_is_told(monkeypatch):
+    """TRL and we open a new turn behind it; who meant it as the beginning of the turn would train something else."""
+    for rows, number in (
+        (prompts("user", "assistant"), 1),
+        (prompts("assistant", "user", "assistant").select([1, 2]), 1),
+    ):
+        (said,) = said_of_roles(rows, monkeypatch)
+        assert said.startswith(f"train_dataset has in row {number} a prompt that ends in an assistant's message")
+
+
+def test_messages_without_any_template_are_refused(monkeypatch):
+    plain = tiny_tokenizer()
+    plain.chat_template = None
+    with pytest.raises(ValueError, match=r"are messages, but the tokenizer has no chat template .*; set"):
+        prompt_roles.check_roles("train_dataset", prompts("user"), plain, {})

@@ -2,15 +2,18 @@
 
 import pytest
 import torch
+from datasets import Dataset
 from trl import GRPOConfig
 
 from envmask_trl import (
     EnvMaskGRPOConfig,
+    EnvMaskGRPOTrainer,
     StopReason,
     load_rollouts,
 )
+from envmask_trl.training import chat_format
 
-from .tiny import answer, call
+from .tiny import CHAT_TEMPLATE, add, answer, call, tiny_model, tiny_tokenizer, user
 from .trained_scripts import CALL_AND_ANSWER, GOLD, logged, make_trainer
 
 
@@ -136,3 +139,51 @@ def test_a_script_with_trls_own_config_runs_with_only_the_import_changed(tmp_pat
     trainer.train()
     assert isinstance(trainer.args, EnvMaskGRPOConfig) and trainer.args.max_tool_calling_iterations == 16
     assert not torch.equal(before, trainer.model.model.layers[0].mlp.up_proj.weight)
+
+
+def zeros(completions, **columns):
+    return [0.0] * len(completions)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"args": {"output_dir": "x"}}, r"args is a dict, .*; write EnvMaskGRPOConfig\(\*\*args\)"),
+        ({"model": 5}, "model is 5, expected a transformers model"),
+        ({"processing_class": "gpt2"}, r"tokenizer is 'gpt2', .*; write AutoTokenizer.from_pretrained\('gpt2'\)"),
+        ({"reward_funcs": [zeros, 5]}, r"reward_funcs\[1\] is 5, expected a function that scores"),
+        ({"parser": 5}, "parser is 5, expected a function"),
+        ({"environment_factory": 5}, "environment_factory is 5, expected a class or function .*; write"),
+        ({"environment_factory": {"a": Dataset.from_list([])}}, r"environment_factory\['a'\] is a Dataset, expected"),
+        ({"environment_factory": {}}, "environment_factory is an empty dict"),
+        ({"environment_factory": Dataset}, "Dataset, is called without arguments .* 'arrow_table'; give .* defaults"),
+    ],
+)
+def test_what_is_of_another_kind_than_the_trainer_takes_is_named_before_a_model_is_loaded(given, message):
+    with pytest.raises(ValueError, match=message):
+        EnvMaskGRPOTrainer(**{"model": "no/model", "reward_funcs": zeros} | given)
+
+
+def make_plain(tmp_path, tokenizer, **options):
+    config = EnvMaskGRPOConfig(output_dir=str(tmp_path), num_generations=2, use_cpu=True, bf16=False, report_to=[])
+    rows = Dataset.from_list([{"prompt": user("a")}] * 4)
+    return EnvMaskGRPOTrainer(tiny_model(tiny_tokenizer()), zeros, config, rows, processing_class=tokenizer, **options)
+
+
+def test_tools_that_the_template_never_shows_are_told_aloud_and_once(tmp_path, monkeypatch):
+    said = []
+    monkeypatch.setattr(chat_format.logger, "warning", said.append)
+    make_plain(tmp_path, tiny_tokenizer(), tools=[add])
+    assert said == []
+    tokenizer = tiny_tokenizer()
+    tokenizer.chat_template = CHAT_TEMPLATE.replace("{%- if tools -%}", "{%- if false -%}")
+    make_plain(tmp_path, tokenizer, tools=[add])
+    assert len(said) == 1 and said[0].startswith("the chat template never shows the model the tools")
+    assert said[0].endswith("check_template(tokenizer, tools) says what else it does")
+
+
+def test_a_tokenizer_with_more_ids_than_the_model_has_rows_is_refused_before_a_step(tmp_path):
+    tokenizer = tiny_tokenizer()
+    tokenizer.add_tokens(["<one>"])
+    with pytest.raises(ValueError, match=r"call model\.resize_token_embeddings"):
+        make_plain(tmp_path, tokenizer)

@@ -60,6 +60,7 @@ def rollout(prompts, trainer, **columns):
         ([*QUESTIONS[:2], {"prompt": []}], r"train_dataset has no prompt in row 2, found \[\]"),
         ([{"prompt": "a"}, {"prompt": ""}], "train_dataset has no prompt in row 1, found ''"),
         ([{"prompt": [{"from": "human", "value": "a"}]}] * 4, "row 0 the prompt .*'human'.* rename their keys"),
+        ([*QUESTIONS[:3], {"prompt": [{"role": None, "content": "a"}]}], "has in row 3 a message of the role None"),
         ([{"prompt": "a"}] * 4, "the prompts of train_dataset are texts, which the chat template cannot show tools in"),
     ],
 )

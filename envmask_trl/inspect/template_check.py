@@ -1,18 +1,25 @@
 """Can this tokenizer train with this chat template? Knows how to ask the template: no list of known templates."""
 
 from collections.abc import Collection
+from contextlib import suppress
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
 from ..rollout.content_guard import ContentGuard
+from ..rollout.model_and_tokenizer import check_tokenizer
 from ..rollout.observations import ObservationEncoder
 from ..rollout.response_templates import QUESTION, find_response_template, render
 from ..rollout.turn_block import TurnBlock
 from ..trajectory import Source
 from .template_history import rewrites
-from .template_probe import CALL, TOOL, TemplateProbe, error_of
+from .template_probe import CALL, RENDER_ERRORS, TOOL, TemplateProbe, error_of
 from .template_verdict import Finding, FindingKind, TemplateVerdict
+
+TOOLS_NOT_SHOWN = (
+    "the chat template never shows the model the tools that it may call; describe them, and how a call is written, in "
+    "a system message of each prompt, or use a template that takes tools"
+)
 
 
 def check_template(
@@ -39,7 +46,7 @@ def check_template(
         template_kwargs: further keywords of the template, such as `enable_thinking=False`.
 
     Raises:
-        ValueError: the tokenizer is not a fast one, or there is no template at all.
+        ValueError: what should be a tokenizer is a name, or not a fast one, or there is no template at all.
     """
     verdict = judge_template(tokenizer, tools, chat_template, stop_token_ids=stop_token_ids, **template_kwargs)
     print(verdict)
@@ -55,6 +62,7 @@ def judge_template(
     **template_kwargs: Any,
 ) -> TemplateVerdict:
     """`check_template` without printing."""
+    check_tokenizer(tokenizer)
     kwargs = {**template_kwargs, **({"chat_template": chat_template} if chat_template else {})}
     stop_ids = {tokenizer.eos_token_id} if stop_token_ids is None else set(stop_token_ids)
     all_tools = [*(tools or ()), TOOL]
@@ -71,6 +79,7 @@ def judge_template(
         *_stop_findings(probe, block, encoder.guard),
         *_call_findings(probe),
         *_block_findings(encoder, block),
+        *_tool_findings(probe),
         *_input_findings(probe),
         *rewrites(probe),
     ]
@@ -131,6 +140,17 @@ def _block_findings(encoder: ObservationEncoder, block: TurnBlock) -> list[Findi
         remedy = "use a template whose turns open with a control token"
         findings.append(Finding(FindingKind.FORGEABLE_TURN, f"{sentence}; {remedy}"))
     return findings
+
+
+def _tool_findings(probe: TemplateProbe) -> list[Finding]:
+    """A model that is shown no tool can only call what its prompt describes."""
+    texts = []
+    for messages in ([QUESTION], [{"role": "system", "content": "Be brief."}, QUESTION]):
+        with suppress(*RENDER_ERRORS):
+            texts.append(probe.render(messages, opened=True))
+    if any(CALL.name in text for text in texts):
+        return []
+    return [Finding(FindingKind.TOOLS_NOT_SHOWN, TOOLS_NOT_SHOWN)]
 
 
 def _input_findings(probe: TemplateProbe) -> list[Finding]:

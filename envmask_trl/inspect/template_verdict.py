@@ -9,6 +9,7 @@ class FindingKind(StrEnum):
 
     RAISES = "raises"  # on the simplest prompt
     LIMITED_INPUT = "limited input"  # raises on something that not every rollout has
+    TOOLS_NOT_SHOWN = "tools not shown"
     NO_TOOL_ROLE = "no tool role"
     NO_RESULTS = "shows no results"
     STOP_TOKEN = "stop token"  # a turn does not end with a token that the model samples

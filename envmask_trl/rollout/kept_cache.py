@@ -22,6 +22,7 @@ from .decoding import Decoder, Turn
 from .keepable import forward_arguments, why_not_kept, why_not_row_by_row
 from .kept_rows import Kept, alone, by_home, continues
 from .kv_rows import KVRows
+from .model_and_tokenizer import check_pair
 from .samplers import Context, Sample
 from .transformers_sampler import evaluating, find_stop_token_ids, generation_config
 
@@ -50,7 +51,8 @@ class KeptCacheSampler:
         overlap_tools: rollouts go on while tools of others are at work; False is for tools that use the model, too.
 
     Raises:
-        ValueError: the model's cache cannot be kept, see `why_not_kept`, or an option needs more than a row's tokens.
+        ValueError: the model's cache cannot be kept, see `why_not_kept`, or an option needs more than a row's tokens;
+            a model's name in place of a model, or a tokenizer with more ids than the model's embedding has rows.
     """
 
     def __init__(
@@ -67,6 +69,7 @@ class KeptCacheSampler:
         generation_kwargs: dict[str, Any] | None = None,
         overlap_tools: bool = True,
     ):
+        check_pair(model, tokenizer)
         if reason := why_not_kept(model):
             raise ValueError(f"{reason}; use TransformersSampler")
         self.model: Any = model
@@ -77,7 +80,7 @@ class KeptCacheSampler:
             {"do_sample": do_sample, "temperature": temperature, "top_p": top_p, "top_k": top_k}
             | (generation_kwargs or {}),
         )
-        if reason := why_not_row_by_row(self.config):
+        if reason := why_not_row_by_row(self.config, model):
             raise ValueError(f"{reason}; use TransformersSampler")
         self.criteria = StoppingCriteriaList(
             [StopStringCriteria(tokenizer, list(stop_strings))] if stop_strings else []

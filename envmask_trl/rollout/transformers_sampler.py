@@ -15,6 +15,7 @@ from transformers import (
     StopStringCriteria,
 )
 
+from .model_and_tokenizer import check_pair
 from .samplers import Context, Sample
 
 
@@ -32,6 +33,9 @@ class TransformersSampler:
         stop_token_ids: every id that ends a turn; by default those of the tokenizer and the model's generation config.
         stop_strings: texts that end a turn; the token that completes one is the turn's last.
         generation_kwargs: further fields of `GenerationConfig`.
+
+    Raises:
+        ValueError: a name in place of a model, or a tokenizer with more ids than the model's embedding has rows.
     """
 
     def __init__(
@@ -47,6 +51,7 @@ class TransformersSampler:
         stop_strings: Sequence[str] = (),
         generation_kwargs: dict[str, Any] | None = None,
     ):
+        check_pair(model, tokenizer)
         self.model: Any = model
         self.stop_ids = frozenset(find_stop_token_ids(tokenizer, model) if stop_token_ids is None else stop_token_ids)
         self.stop_strings = StopStringCriteria(tokenizer, list(stop_strings)) if stop_strings else None

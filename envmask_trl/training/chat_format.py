@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from transformers.utils import logging
 
-from ..inspect.template_check import judge_template
+from ..inspect.template_check import TOOLS_NOT_SHOWN, judge_template
 from ..inspect.template_verdict import FindingKind
 from ..rollout.loop import BESIDE_A_PROTOCOL
 from ..rollout.observations import ObservationEncoder
@@ -60,4 +60,6 @@ def check_template_of(trainer: "EnvMaskGRPOTrainer", *, ignore: FindingKind | No
     )
     if any(finding.kind.refuses and finding.kind is not ignore for finding in verdict.findings):
         raise ValueError(str(verdict))
+    if FindingKind.TOOLS_NOT_SHOWN in verdict.kinds:
+        logger.warning(f"{TOOLS_NOT_SHOWN}; check_template(tokenizer, tools) says what else it does")
     logger.info(str(verdict))

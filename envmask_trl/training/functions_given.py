@@ -1,7 +1,7 @@
-"""Are the tools and reward functions that a trainer was given functions that it can call? Knows signatures: no data."""
+"""Are the tools, rewards and environments that a trainer was given what it can call? Knows signatures: no data."""
 
 import inspect
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from transformers.utils import get_json_schema
@@ -51,6 +51,39 @@ def check_schema(where: str, tool: Callable[..., Any]) -> None:
         ) from error
 
 
+def check_environment_factory(factory: Any) -> None:
+    """Raise ValueError on what makes no environment when it is called without arguments.
+
+    Example:
+        check_environment_factory(Maze(size=3))  # environment_factory is a Maze, expected a class or function ..
+    """
+    named = {f"environment_factory[{name!r}]": each for name, each in factory.items()} if is_named(factory) else {}
+    if is_named(factory) and not factory:
+        raise ValueError("environment_factory is an empty dict, expected at least one environment's class or function")
+    for what, each in (named or {"environment_factory": factory}).items():
+        if each is None and not named:
+            return
+        if not callable(each):
+            remedy = "pass its class" if hasattr(each, "reset") else "write environment_factory=MyEnvironment"
+            raise ValueError(
+                f"{what} is {described(each)}, expected a class or function that makes an environment; {remedy}"
+            )
+        try:
+            inspect.signature(each).bind()
+        except TypeError as error:
+            raise ValueError(
+                f"{what}, {name_of(each)}, is called without arguments to make an environment, but {error}; give them "
+                f"defaults, or pass functools.partial({name_of(each)}, ...)"
+            ) from None
+        except ValueError:  # some callables have no signature to read
+            pass
+
+
+def is_named(factory: Any) -> bool:
+    """Whether rows choose among several environments by name."""
+    return isinstance(factory, Mapping)
+
+
 def check_reward_function(function: Any, *, given: Collection[str], columns: Sequence[str] | None) -> None:
     """Raise ValueError where calling a reward function with the keywords that it will get would fail.
 
@@ -91,7 +124,7 @@ def name_of(function: Any) -> str:
 
 def described(value: Any) -> str:
     """`'weather'`, `the function weather`, `the class Weather` or `a dict`."""
-    if isinstance(value, str):
+    if isinstance(value, (str, int, float)):
         return repr(value)
     if isinstance(value, type):
         return f"the class {value.__name__}"

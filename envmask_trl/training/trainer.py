@@ -26,7 +26,6 @@ from ._trl import any_template_accepted
 from ._trl_environments import GuardedEnvironments
 from .chat_format import chat_format
 from .config import DEFAULT_ITERATIONS, EnvMaskGRPOConfig
-from .functions_given import check_tools
 from .left_out import left_out
 from .loss_inputs import (
     ROW_MEAN_LOSSES,
@@ -46,7 +45,7 @@ from .sampling import engine_stops_at, keeps_cache, open_sampler
 from .shared_prefix import tree_forward
 from .step_log import StepLog
 from .step_times import StepTimes
-from .trainer_arguments import check_output_dir, check_trainer
+from .trainer_arguments import check_given, check_output_dir, check_trainer
 from .turn_credit import TurnCredit, saved_advantages
 
 logger = logging.get_logger(__name__)
@@ -95,13 +94,13 @@ class EnvMaskGRPOTrainer(GuardedEnvironments):
         protocol: TagProtocol | None = None,
         **kwargs: Any,
     ):
+        kwargs |= {"tools": hide_contexts(kwargs["tools"])} if "tools" in kwargs else {}
+        check_given(model, args, kwargs, rewards=reward_funcs, parser=parser)
         if args is not None:
             if args.max_tool_calling_iterations is None:
                 logger.warning(f"max_tool_calling_iterations is not set; {DEFAULT_ITERATIONS} rounds of tools at most")
             args = engine_stops_at(EnvMaskGRPOConfig.from_grpo_config(args), protocol)
             check_output_dir(args)
-        kwargs |= {"tools": hide_contexts(kwargs["tools"])} if "tools" in kwargs else {}
-        check_tools(kwargs.get("tools"))
         with any_template_accepted():
             super().__init__(model, reward_funcs, args, train_dataset, *further, **kwargs)
         self.args = EnvMaskGRPOConfig.from_grpo_config(self.args)

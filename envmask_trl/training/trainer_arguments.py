@@ -11,7 +11,9 @@ from pyarrow.types import is_large_list, is_large_string, is_list, is_string
 from torch import nn
 from trl import GRPOConfig
 
-from .functions_given import check_accepts, check_reward_function
+from ..rollout.model_and_tokenizer import check_ids_fit, check_model, check_tokenizer
+from .functions_given import check_accepts, check_environment_factory, check_reward_function, check_tools, described
+from .prompt_roles import check_roles
 from .rows import REWARD_COLUMNS
 
 if TYPE_CHECKING:
@@ -25,6 +27,31 @@ ELSEWHERE = {  # options of `generate` that this library has another place for
     "eos_token_id": "set model.generation_config.eos_token_id",
     "num_return_sequences": "set num_generations",
 }
+
+
+def check_given(model: Any, args: Any, given: Mapping[str, Any], *, rewards: Any = None, parser: Any = None) -> None:
+    """Raise ValueError on what is of another kind than the trainer takes, before a model is loaded.
+
+    Example:
+        check_given("gpt2", {"output_dir": "runs/agent"}, {})  # args is a dict, expected an EnvMaskGRPOConfig ..
+    """
+    if not isinstance(model, str):
+        check_model(model)
+    if args is not None and not isinstance(args, GRPOConfig):
+        remedy = "EnvMaskGRPOConfig(**args)" if isinstance(args, Mapping) else "EnvMaskGRPOConfig(output_dir=...)"
+        raise ValueError(f"args is {described(args)}, expected an EnvMaskGRPOConfig or a GRPOConfig; write {remedy}")
+    for index, reward in enumerate(rewards if isinstance(rewards, list) else [rewards]):
+        if not (callable(reward) or isinstance(reward, (str, nn.Module, type(None)))):
+            where = f"reward_funcs[{index}]" if isinstance(rewards, list) else "reward_funcs"
+            raise ValueError(
+                f"{where} is {described(reward)}, expected a function that scores rollouts, or a list of them"
+            )
+    if isinstance(given.get("processing_class"), str):
+        check_tokenizer(given["processing_class"])
+    check_tools(given.get("tools"))
+    check_environment_factory(given.get("environment_factory"))
+    if parser is not None and not callable(parser):
+        raise ValueError(f"parser is {described(parser)}, expected a function from a turn's text to a ParsedTurn")
 
 
 def check_output_dir(args: GRPOConfig) -> None:
@@ -46,6 +73,9 @@ def check_trainer(trainer: "EnvMaskGRPOTrainer", *, parser: object | None) -> No
         check_dataset(name, dataset, has_tools=bool(trainer.tools) and trainer.protocol is None)
         if dataset is not None and trainer.rollout_func is None:  # which may add keywords
             check_keywords(trainer, dataset)
+        if isinstance(dataset, Dataset) and trainer.rollout_func is None:
+            check_roles(name, dataset, trainer.processing_class, trainer.template_kwargs)
+    check_ids_fit(trainer.model, trainer.processing_class)
     if None in trainer.eos_token_ids:
         raise ValueError("the tokenizer has no eos token, so no turn could end; set tokenizer.eos_token")
     given = trainer.args.generation_kwargs or {}
