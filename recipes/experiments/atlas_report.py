@@ -31,7 +31,8 @@ def draw_and_report(records: list[Record], *, output: Path, report: Path | None 
     text = "\n\n".join([outcome_table(arms), atlas_table(arms)])
     (output / "fault_atlas.md").write_text(text + "\n", encoding="utf-8")
     if report is not None:
-        replace_section(report, "fault atlas", text)
+        figure = f"![each fault beside the clean run]({output.name}/fault_atlas.png)"
+        replace_section(report, "fault atlas", f"{text}\n\n{figure}")
     draw(arms, output / "fault_atlas.png")
 
 

@@ -34,7 +34,7 @@ from .instruct_report import write_report
 from .instruct_task import LIMITS, held_out, load_model, play_short, short_demonstrations, short_tools
 
 SIZES = {
-    "full": {"demonstrations": 240, "steps": 20, "held_out": 10, "save_steps": 2},
+    "full": {"demonstrations": 160, "steps": 20, "held_out": 10, "save_steps": 2},
     "quick": {"demonstrations": 8, "steps": 2, "held_out": 1, "save_steps": 1},
 }
 QUESTIONS = {1: 1, 2: 2, 3: 1}  # of a GRPO step, by calls; those of three are never demonstrated

@@ -26,7 +26,8 @@ def write_report(data: Mapping[str, Any], *, output: Path, report: Path | None =
         (folder / "instruct_model.md").write_text(text + "\n", encoding="utf-8")
         draw(data, folder / "instruct_model.png")
     if report is not None:
-        replace_section(report, "instruct model", text)
+        figure = "![right answers and gradient norm in training](results/instruct_model.png)"
+        replace_section(report, "instruct model", f"{text}\n\n{figure}")
 
 
 def table(data: Mapping[str, Any]) -> str:

@@ -22,7 +22,8 @@ def draw_and_report(records: list[Record], *, output: Path, report: Path | None 
     text = race_table(arms)
     (output / "against_trl.md").write_text(text + "\n", encoding="utf-8")
     if report is not None:
-        replace_section(report, "against trl", text)
+        figure = f"![right answers against seconds]({output.name}/against_trl.png)"
+        replace_section(report, "against trl", f"{text}\n\n{figure}")
     draw(arms, output / "against_trl.png")
 
 
@@ -39,7 +40,9 @@ def race_table(arms: Mapping[str, Seeds]) -> str:
         "| minus TRL, 0-2 calls (paired) | p | stopped early by |",
         "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | --- |",
     ]
-    for arm, seeds in sorted(arms.items(), key=lambda item: list(map(variant_of, arms)).index(variant_of(item[0]))):
+    variants = list(map(variant_of, arms))
+    for arm in sorted(arms, key=lambda name: variants.index(variant_of(name))):
+        seeds = arms[arm]
         ran = [record for record in seeds.values() if record["curves"]["clock_s"]]
         cells = [
             f"{mean(len(record['curves']['clock_s']) for record in seeds.values()):.0f}",
