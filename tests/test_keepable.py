@@ -51,6 +51,18 @@ def test_options_that_are_not_of_one_row_and_its_next_token_are_not_ignored(opti
         KeptCacheSampler(tiny_model(TOKENIZER), TOKENIZER, do_sample=False, generation_kwargs=options)
 
 
+def test_options_that_come_with_the_model_are_asked_for_too():
+    model = tiny_model(TOKENIZER)
+    model.generation_config.num_beams = 4
+    with pytest.raises(ValueError, match="ask for beam sample"):
+        KeptCacheSampler(model, TOKENIZER)
+    model.generation_config.num_return_sequences = 2
+    with pytest.raises(ValueError, match="num_return_sequences is 2"):
+        KeptCacheSampler(model, TOKENIZER, generation_kwargs={"num_beams": 1})
+    model.generation_config.num_return_sequences = None
+    KeptCacheSampler(model, TOKENIZER, generation_kwargs={"num_beams": 1})
+
+
 def test_the_penalty_of_repetition_does_not_fall_on_the_eos_that_pads_a_shorter_row():
     model = impatient_model(TOKENIZER)
     shorter, longer = Context(0, (5, 6, 7)), Context(1, (8, 9, 10, 11, 12))

@@ -1,5 +1,6 @@
 """With which models and options of `generate` keys and values can be kept over turns. Knows configs: no tensors."""
 
+import copy
 import inspect
 from typing import Any
 
@@ -40,11 +41,17 @@ def rope_that_grows(config: Any) -> str | None:
     return next((kind for kind in kinds if kind in ROPES_THAT_GROW), None)
 
 
-def why_not_row_by_row(config: GenerationConfig) -> str | None:
-    """Why these options cannot be applied to rows that come and go, one token at a time; None if they can."""
+def why_not_row_by_row(config: GenerationConfig, model: PreTrainedModel) -> str | None:
+    """Why these options cannot be applied to rows that come and go, one token at a time; None if they can.
+
+    What `config` leaves open `generate` takes from the model's own generation config, and so does this.
+    """
+    config = filled_up(config, model.generation_config)
     mode = config.get_generation_mode()
     if mode not in (GenerationMode.SAMPLE, GenerationMode.GREEDY_SEARCH):
         return f"the options of generate ask for {mode.value.replace('_', ' ')}, which does not decode token by token"
+    if config.num_return_sequences not in (None, 1):
+        return f"num_return_sequences is {config.num_return_sequences}, and a rollout goes on in one way"
     for name in OF_THE_WHOLE_BATCH:
         value = getattr(config, name)
         if value not in (None, 0, 1.0):
@@ -56,3 +63,12 @@ def forward_arguments(model: PreTrainedModel) -> set[str]:
     unwrap: Any = getattr(model, "get_base_model", lambda: model)  # PEFT's own forward takes anything
     base = unwrap()
     return set(inspect.signature(type(base).forward).parameters)  # an instance's may be wrapped
+
+
+def filled_up(config: GenerationConfig, default: GenerationConfig | None) -> GenerationConfig:
+    """`config` with the values of `default` where it has none."""
+    filled = copy.deepcopy(config)
+    for name, value in (default.to_dict() if default is not None else {}).items():
+        if getattr(filled, name, None) is None:
+            setattr(filled, name, value)
+    return filled

@@ -87,7 +87,7 @@ def why_not_local(trainer: "EnvMaskGRPOTrainer") -> str | None:
         return f"the weights may be spread over processes ({distributed_type.value})"
     if trainer.generation_kwargs.get("cache_implementation") not in (None, "dynamic"):
         return f"cache_implementation is {trainer.generation_kwargs['cache_implementation']!r}"
-    return why_not_row_by_row(trainer.generation_config)
+    return why_not_row_by_row(trainer.generation_config, trainer.model)
 
 
 def stop_strings(trainer: "EnvMaskGRPOTrainer") -> list[str]:
