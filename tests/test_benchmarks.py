@@ -27,7 +27,7 @@ def choices(processor, rows):
 
 
 def test_the_quick_run_finds_equal_results_and_writes_json_table_and_plot(tmp_path):
-    results = main(list(BENCHMARKS), quick=True, repeats=1, output_dir=tmp_path)
+    results = main(list(BENCHMARKS), quick=True, repeats=0, output_dir=tmp_path)
     assert [result.letter for result in results] == list(BENCHMARKS)
     for result in results:
         for check in result.checks:

@@ -58,12 +58,12 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", action="append", choices=list(BENCHMARKS), help="may be given more than once")
     parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--repeats", type=int, help="5, or 1 with --quick")
+    parser.add_argument("--repeats", type=int, help="5, or with --quick 0: the first step of each side counts")
     parser.add_argument("--output-dir", type=Path, default=Path("runs/benchmarks"))
     options = parser.parse_args()
     main(
         options.only or list(BENCHMARKS),
         quick=options.quick,
-        repeats=options.repeats or (1 if options.quick else 5),
+        repeats=(0 if options.quick else 5) if options.repeats is None else options.repeats,
         output_dir=options.output_dir,
     )

@@ -1,6 +1,8 @@
 """(f) The peak memory of a loss step, each side in a process of its own. Knows Linux's resident set: no times.
 
 python -m recipes.benchmarks.memory ours
+
+With --quick both share one process, as starting one takes longer than its step.
 """
 
 import argparse
@@ -22,17 +24,20 @@ from .workloads import make_workload
 
 def loss_memory(*, quick: bool, repeats: int) -> Result:
     """(f) What the loss step of (c) needs beyond what was there before."""
-    mib = {side: measured_apart(side, quick=quick) for side in SIDES}
+    mib: dict[str, float] = {}
+    for sides in [SIDES] if quick else [(side,) for side in SIDES]:
+        mib |= measured_apart(*sides, quick=quick)
     figure = Figure("peak of the loss step", mib["ours"] / mib["trl"], "x", mib["trl"], mib["ours"], 0.5, at_most=True)
     workload = make_workload(QUICK if quick else LONG)
     return Result("f", "memory of the loss step, ours / TRL in MiB", [figure], workload=described(workload))
 
 
-def measured_apart(side: str, *, quick: bool) -> float:
-    command = [sys.executable, "-m", __name__, side, *(["--quick"] if quick else [])]
+def measured_apart(*sides: str, quick: bool) -> dict[str, float]:
+    """The MiB of each of these sides, in a process of their own."""
+    command = [sys.executable, "-m", __name__, *sides, *(["--quick"] if quick else [])]
     root = Path(__file__).parents[2]
     output = subprocess.run(command, check=True, capture_output=True, text=True, cwd=root).stdout
-    return float(json.loads(output.splitlines()[-1])["mib"])
+    return {side: float(mib) for side, mib in json.loads(output.splitlines()[-1]).items()}
 
 
 def peak_of_loss_mib(side: str, *, quick: bool) -> float:
@@ -60,8 +65,8 @@ def peak_of_loss_mib(side: str, *, quick: bool) -> float:
 if __name__ == "__main__":
     warnings.filterwarnings("ignore")
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("side", choices=SIDES)
+    parser.add_argument("sides", choices=SIDES, nargs="+")
     parser.add_argument("--quick", action="store_true")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    print(json.dumps({"mib": peak_of_loss_mib(arguments.side, quick=arguments.quick)}))
+    print(json.dumps({side: peak_of_loss_mib(side, quick=arguments.quick) for side in arguments.sides}))

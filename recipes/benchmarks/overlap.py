@@ -36,7 +36,7 @@ def one_slow_tool(*, quick: bool, repeats: int) -> Result:
     for _ in range(repeats + 1):
         for side, trainer in trainers.items():
             steps[side].append(run_step(trainer, workload))
-    spent = {side: median_spent([step.rollouts for step in taken[1:]]) for side, taken in steps.items()}
+    spent = {side: median_spent([step.rollouts for step in taken[1:] or taken]) for side, taken in steps.items()}
     figures = [
         time_ratio("rollouts, in rounds", spent["trl"], spent["rounds"]),
         time_ratio("rollouts, overlapped", spent["trl"], spent["overlapped"]),

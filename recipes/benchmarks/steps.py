@@ -25,6 +25,7 @@ def alternate(
     """`repeats` steps of each side, one after the other, after one of each that is not counted.
 
     Args:
+        repeats: with 0, the first ones count.
         in_rounds: one `generate` call is one turn of every rollout on our side too.
     """
     own: dict[str, dict[str, Any]] = {"trl": {}, "ours": {"overlap_tools": not in_rounds}}
@@ -35,7 +36,7 @@ def alternate(
             if steps[side]:  # only the latest is compared: forget the others' tensors
                 steps[side][-1].gradients, steps[side][-1].micro_batches = {}, []
             steps[side].append(run_step(trainers[side], workload))
-    return {side: taken[1:] for side, taken in steps.items()}
+    return {side: taken[1:] or taken for side, taken in steps.items()}
 
 
 def medians(steps: Steps, name: str) -> tuple[float, float]:
