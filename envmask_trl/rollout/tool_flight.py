@@ -77,7 +77,8 @@ class ToolFlight:
     def drain(self) -> None:
         """Start nothing more, and return when nothing is at work: for a caller that failed and takes no results."""
         with self._changed:
-            for lane in (self._lanes, *self._running.values()):
+            self._lanes.clear()
+            for lane in self._running.values():
                 lane.clear()
             while self._running:
                 self._changed.wait(min(self._deadline_in_s(), LONGEST_SLEEP_S))
