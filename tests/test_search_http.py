@@ -39,6 +39,11 @@ class Handler(BaseHTTPRequestHandler):
                 self.send(status, {"detail": "no"})
             case "hang":
                 time.sleep(1.0)
+            case "drip":  # each read is in time, the answer is never whole
+                self.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Length: 500\r\n\r\n")
+                for _ in range(12):
+                    self.wfile.write(b" ")
+                    time.sleep(0.05)
             case "break":
                 self.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Length: 500\r\n\r\n{")
             case bytes(body):
@@ -100,6 +105,11 @@ def test_a_fault_is_tried_again(serve, fault):
         (404, "it answered with status 404", 1),
         ("hang", r"it gave no answer within 0\.3 s", 3),
         ("break", "the connection broke", 3),
+        ("drip", r"it gave no answer within 0\.3 s", 3),
+        (b"[" * 50_000, r"its answer cannot be read \(RecursionError\)", 3),
+        (b'{"result": [[{"document": {"text": null}}]]}', r"its answer cannot be read \(TypeError\)", 3),
+        (b'{"result": [["a text"]]}', r"its answer cannot be read \(AttributeError\)", 3),
+        (b'{"result": {"0": []}}', r"its answer cannot be read|it answered", 3),
         (b"no json", r"its answer cannot be read \(JSONDecodeError\)", 3),
         (b'{"result": [[], []]}', "it answered 2 of 1 queries", 3),
     ],
@@ -129,7 +139,16 @@ def test_documents_without_scores_and_with_titles_of_their_own_are_read(serve):
     assert found == [[Document("7", "Oslo", "In Norway.", 0.0), Document("", "Lima", "", 0.0)]]
 
 
-@pytest.mark.parametrize("options", [{"url": "localhost:8000"}, {"timeout_s": 0}, {"retries": -1}, {"backoff_s": -1}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        *({"url": url} for url in ("localhost:8000", "http://", "http://a b/", None, 7)),
+        *({"timeout_s": seconds} for seconds in (0, "1", None, float("nan"))),
+        *({"retries": tries} for tries in (-1, "2", 1.5)),
+        *({"backoff_s": seconds} for seconds in (-1, None)),
+    ],
+    ids=str,
+)
 def test_wrong_options_are_named(options):
     with pytest.raises(ValueError, match="HTTPRetriever has "):
         HTTPRetriever(**({"url": "http://x/retrieve"} | options))

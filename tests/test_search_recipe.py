@@ -69,7 +69,7 @@ def test_half_of_ones_own_data_is_refused(arguments):
 def test_wrong_questions_are_named(tmp_path):
     path = tmp_path / "questions.jsonl"
     path.write_text('{"question": "q", "answer": "a"}\n{"question": "q"}\n')
-    with pytest.raises(ValueError, match=r"line 2: found \['question'\], expected `question` and `answer`"):
+    with pytest.raises(ValueError, match=r"line 2: found \['question'\], expected `question`, a text, and `answer`"):
         read_questions(path)
     for line, found in (("{", "not JSON"), ("[1]", "found list")):
         path.write_text(f"{line}\n")
@@ -125,3 +125,35 @@ def test_an_article_counts_as_found_by_its_title_alone():
         tool_results = (type("Result", (), {"content": "Doc 1(Title: Tolham) Anna Korvin is its mayor."}),)
 
     assert found_share(Played, ["Tolham", "Anna Korvin"]) == 0.5
+
+
+@pytest.mark.parametrize(
+    ("lines", "further", "sentence"),
+    [
+        ("not json", [], "line 1: not JSON"),
+        ('{"question": "Who?"}', [], "line 1: found ['question'], expected `question`, a text, and `answer`"),
+        ('{"question": ["Who?"], "answer": "Ann"}', [], "line 1: found ['answer', 'question'], expected `question`"),
+        ('{"question": "Who?", "answer": {"a": 1}}', [], "line 1: found ['answer', 'question'], expected `question`"),
+        ('{"question": "Who?", "answer": 0}', [], "1 questions, 200 of them held out, leave 0 for steps of 8"),
+        (None, [], "No such file"),
+        ('{"question": "Who?", "answer": "Ann"}\n' * 3, ["--url", "localhost"], "HTTPRetriever has url='localhost'"),
+        (
+            '{"question": "Who?", "answer": "Ann"}\n' * 3,
+            ["--corpus", "{folder}/corpus"],
+            "line 2: found fields",
+        ),
+        ('{"question": "Who?", "answer": "Ann"}\n' * 3, ["--corpus", "{folder}/none"], "No such file or directory"),
+    ],
+)
+def test_wrong_data_end_the_recipe_in_one_sentence_and_with_status_2(lines, further, sentence, tmp_path, capsys):
+    (tmp_path / "corpus").write_text('{"text": "Ann."}\n{"title": "Bob"}\n')
+    questions = tmp_path / "questions.jsonl"
+    if lines is not None:
+        questions.write_text(lines)
+    source = [part.format(folder=tmp_path) for part in further] or ["--url", "http://127.0.0.1:9/retrieve"]
+    few = ["--held-out", "1", "--questions-per-step", "1"] if further else []
+    options = ["--model", "nobody/nothing", "--questions", str(questions), "--output-dir", str(tmp_path), *source, *few]
+    with pytest.raises(SystemExit) as ended:
+        run_on_own_data(parse(options))
+    said = capsys.readouterr().err
+    assert ended.value.code == 2 and said.startswith("search_qa: ") and sentence in said and said.count("\n") == 1

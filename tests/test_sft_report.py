@@ -206,8 +206,8 @@ def test_what_weights_do_not_go_with_is_refused(tmp_path, fields, message):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: PartWeights(thought=-1.0), "expected none below 0 and one above"),
-        (lambda: PartWeights(0.0, 0.0, 0.0), "expected none below 0 and one above"),
+        (lambda: PartWeights(thought=-1.0), "expected finite numbers, none below 0 and one above"),
+        (lambda: PartWeights(0.0, 0.0, 0.0), "expected finite numbers, none below 0 and one above"),
         (lambda: mask_dataset([], tiny_tokenizer()), "found list, expected a datasets.Dataset"),
         (lambda: mask_dataset(Dataset.from_list(react_rows(1, 0)), tiny_tokenizer(), source_column="s"), "is 's'"),
         (lambda: MaskReport().check(0.02), "the data set has no rows"),

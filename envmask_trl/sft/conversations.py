@@ -144,8 +144,13 @@ class ConversationReader:
     def _observation(
         self, results: list[Message], calls: tuple[ToolCall, ...], turn: int, setting: Setting
     ) -> list[Part]:
-        contents = [str(result["content"]) for result in results]
-        stand_ins = calls if len(calls) == len(contents) else stand_in_calls(results, turn)
+        contents = [text_of_result(result["content"]) for result in results]
+        if calls and len(calls) != len(contents):
+            raise RowProblem(
+                Reason.NOT_A_ROLLOUT,
+                f"{len(contents)} results follow {len(calls)} calls, expected one for each",
+            )
+        stand_ins = in_order_of(results, calls) if calls else stand_in_calls(results, turn)
         observation = setting.encoder.encode(stand_ins, contents, closed=True)
         assert observation is not None
         return [Part(segment.source, segment.token_ids) for segment in observation.segments]
@@ -153,6 +158,11 @@ class ConversationReader:
     def _turn(self, message: Message, setting: Setting, turn: int, *, failed: bool) -> list[Part]:
         """The ids that the model would have sampled for this message, its end-of-turn token included."""
         ids = self._ids(self._written(message, setting))
+        if not self.stop_ids.isdisjoint(ids[:-1]):
+            raise RowProblem(
+                Reason.NOT_A_ROLLOUT,
+                "an assistant's message holds an end-of-turn token, which ends a turn in a rollout",
+            )
         kind = Kind.CALL if message.get("tool_calls") else Kind.ANSWER
         thought = self._thought_length(message, ids, setting) if self.by_kind else 0
         runs = ((Kind.THOUGHT, ids[:thought]), (kind, ids[thought:]))
@@ -198,6 +208,27 @@ def results_behind(messages: list[Message], position: int) -> list[Message]:
     """The tool messages that answer the turn at `position`."""
     end = next((i for i in range(position + 1, len(messages)) if messages[i]["role"] != "tool"), len(messages))
     return messages[position + 1 : end]
+
+
+def text_of_result(content: Any) -> str:
+    """A tool message's content: a text, or blocks of text.
+
+    Raises:
+        RowProblem: it holds something else, of which no rollout's text is known.
+    """
+    if isinstance(content, str):
+        return content
+    texts = [block.get("text") if isinstance(block, dict) else None for block in content]
+    if not all(isinstance(text, str) for text in texts):
+        raise RowProblem(Reason.NOT_A_ROLLOUT, f"a tool's content is {str(content)[:60]!r}, expected a text")
+    return "".join(map(str, texts))
+
+
+def in_order_of(results: Sequence[Message], calls: tuple[ToolCall, ...]) -> tuple[ToolCall, ...]:
+    """The call that each result answers: by its `tool_call_id` where all have one of a call, else by place."""
+    by_id = {call.id: call for call in calls}
+    named = [str(result.get("tool_call_id")) for result in results]
+    return tuple(by_id[name] for name in named) if set(named) == by_id.keys() and len(by_id) == len(calls) else calls
 
 
 def stand_in_calls(results: Sequence[Message], turn: int) -> tuple[ToolCall, ...]:

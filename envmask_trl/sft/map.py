@@ -67,6 +67,10 @@ def mask_observations(
     Raises:
         ValueError: a row cannot be masked (the error names it), or the columns are none of these.
     """
+    if max_length is not None and (not isinstance(max_length, int) or max_length < 1):
+        raise ValueError(f"max_length is {max_length!r}, expected a number of tokens, at least 1, or None")
+    if not isinstance(weights, PartWeights | None):
+        raise ValueError(f"weights is {weights!r}, expected PartWeights(...)")
     weights = weights or PartWeights()
     kwargs = dict(template_kwargs or {})
     if encoding != "pieces" and (weights.by_part or tags is None):
@@ -186,6 +190,10 @@ def mask_dataset(
         raise ValueError(
             f"found {type(dataset).__name__}, expected a datasets.Dataset that can be counted before training"
         )
+    if not isinstance(max_drop_rate, int | float) or not 0 <= max_drop_rate <= 1:
+        raise ValueError(f"max_drop_rate is {max_drop_rate!r}, expected a share from 0 to 1")
+    if not len(dataset):
+        MaskReport().check(max_drop_rate)
     if source_column is not None and source_column not in dataset.column_names:
         raise ValueError(f"source_column is {source_column!r}, the columns are {dataset.column_names}")
     mapped = dataset.map(

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from enum import StrEnum
+from math import inf
 
 from ..trajectory import Source
 
@@ -83,9 +84,9 @@ class PartWeights:
 
     def __post_init__(self) -> None:
         values = {field.name: getattr(self, field.name) for field in fields(self) if field.type is float}
-        wrong = {name: value for name, value in values.items() if value < 0}
-        if wrong or not any(values.values()):
-            raise ValueError(f"part weights are {values}, expected none below 0 and one above")
+        numbers = all(isinstance(value, int | float) and 0 <= value < inf for value in values.values())
+        if not numbers or not any(values.values()):
+            raise ValueError(f"part weights are {values}, expected finite numbers, none below 0 and one above")
 
     @property
     def fractional(self) -> bool:

@@ -43,8 +43,10 @@ def register_special_tokens(
     Raises:
         ValueError: a tag is empty, or has white space at an end, which other texts would then lose.
     """
+    if isinstance(tags, str):
+        raise ValueError(f"tags is {tags!r}, expected a list of tags; a text alone would be read letter by letter")
     for tag in tags:
-        if not tag or tag != tag.strip():
+        if not isinstance(tag, str) or not tag or tag != tag.strip():
             raise ValueError(f"the tag is {tag!r}, expected a text without white space around it")
     known = set(tokenizer.get_vocab())
     new = [tag for tag in dict.fromkeys(tags) if tag not in known]

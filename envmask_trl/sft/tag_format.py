@@ -5,7 +5,9 @@ thought_action    <thought>..</thought><action>..</action><observation>..</obser
 search_r1         <think>..</think><search>..</search><information>..</information>..<answer>..</answer>
 """
 
+import html
 import re
+import unicodedata
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -50,6 +52,12 @@ class TagFormat:
     ends_with_eos: bool = True  # the model samples the tokenizer's eos behind its last turn
 
     def __post_init__(self) -> None:
+        wrong = {name: tag for name, tag in self.tags.items() if not is_tag(tag)}
+        if wrong or OBSERVATION not in self.tags:
+            raise ValueError(
+                f"the tags are {wrong or self.tags}, expected a pair for observations and for each further part: "
+                "('<information>', '</information>') or ('Observation:', None)"
+            )
         texts = self.texts
         if len(set(texts)) != len(texts) or not all(text.strip() for text in texts):
             raise ValueError(f"the tags are {texts}, expected each to be different and none empty")
@@ -92,6 +100,12 @@ class TagFormat:
         found = (match for match in self._loose.finditer(text) if match.span(1) not in exact)
         return next((match.group(1) for match in found), None)
 
+    def disguised(self, text: str) -> str | None:
+        """A tag of an observation in full-width letters or as HTML entities, which no reader of tags would see."""
+        plain = unicodedata.normalize("NFKC", html.unescape(text))
+        match = self._loose.search(plain) if plain != text else None
+        return match.group(1) if match and len(self._loose.findall(text)) < len(self._loose.findall(plain)) else None
+
     @cached_property
     def _pattern(self) -> re.Pattern[str]:
         if self.by_line:
@@ -110,6 +124,16 @@ class TagFormat:
             return re.compile(rf"(?mi)^[ \t]*({word}[ \t]*\d*[ \t]*[:：])")
         loose = [r"\s*".join(map(re.escape, re.findall(r"\w+|[^\w\s]", text or ""))) for text in self.observation]
         return re.compile(f"(?i)({'|'.join(sorted(loose, key=len, reverse=True))})")
+
+
+def is_tag(tag: object) -> bool:
+    """Whether it is an opening and a closing text, or an opening one and None."""
+    return (
+        isinstance(tag, list | tuple)
+        and len(tag) == 2
+        and isinstance(tag[0], str)
+        and (tag[1] is None or isinstance(tag[1], str))
+    )
 
 
 def line_start(opening: str) -> str:
@@ -153,5 +177,7 @@ def tag_format(tags: "str | tuple[str, str] | TagFormat") -> TagFormat:
         if tags not in FORMATS:
             raise ValueError(f"tags is {tags!r}, expected a pair of tags, a TagFormat, or one of {', '.join(FORMATS)}")
         return FORMATS[tags]
+    if not isinstance(tags, list | tuple) or len(tags) != 2:
+        raise ValueError(f"tags is {tags!r}, expected a pair of tags, a TagFormat, or one of {', '.join(FORMATS)}")
     opening, closing = tags
     return TagFormat(observation=(opening, closing))

@@ -51,6 +51,11 @@ def read_spans(text: str, fmt: TagFormat, observations: Sequence[str] | None = N
         RowProblem: the text can be read in no way, or in more than one.
     """
     blocks = found_blocks(text, fmt) if observations is None else given_blocks(text, fmt, observations)
+    outside = zip([0, *(block.end for block in blocks)], [*(block.start for block in blocks), len(text)], strict=True)
+    for start, end in outside:
+        hidden = fmt.disguised(text[start:end])
+        if hidden is not None:
+            raise RowProblem(Reason.NEAR_MISS, f"{hidden!r} is written in other characters than the format's tag")
     spans, position = [], 0
     for number, block in enumerate([*blocks, Span(None, len(text), len(text))]):
         is_last = number == len(blocks)
@@ -86,6 +91,8 @@ def found_blocks(text: str, fmt: TagFormat) -> list[Span]:
 
 def given_blocks(text: str, fmt: TagFormat, observations: Sequence[str]) -> list[Span]:
     """The observations by their contents; the first way from the left must be the first way from the right."""
+    if not isinstance(observations, list | tuple) or not all(isinstance(each, str) for each in observations):
+        raise RowProblem(Reason.TEXT, f"observations is {str(observations)[:60]!r}, expected a list of texts")
     opening, closing = fmt.observation
     head = rf"(?m:^)[ \t]*{re.escape(opening)}" if fmt.by_line else re.escape(opening)
     patterns = [

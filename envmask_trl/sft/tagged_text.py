@@ -76,6 +76,8 @@ class TaggedTextReader:
             parts = self._whole(text, observations)
         elif isinstance(text, str):
             text = encodable(text).rstrip()
+            if self.fmt.ends_with_eos:  # it is added to the ids
+                text = text.removesuffix(str(self.tokenizer.eos_token))
             if not prompt:
                 prompt, text = self.split_prompt(text)
             parts = self._pieces(text, read_spans(text, self.fmt, observations))
@@ -116,6 +118,10 @@ class TaggedTextReader:
     def _turn(self, text: str, run: list[Span], is_last: bool) -> list[Part]:
         """One turn tokenised alone; its thought is what it has in common with the thought tokenised alone."""
         ids = self._ids(text[run[0].start : run[-1].end])
+        if self.tokenizer.eos_token_id in ids:
+            raise RowProblem(
+                Reason.NOT_A_TURN, "a turn of the model holds the end-of-turn token, at which a rollout ends the turn"
+            )
         kind = run[-1].kind
         cut = 0
         if self.by_kind and run[0].kind is Kind.THOUGHT:
@@ -134,7 +140,7 @@ class TaggedTextReader:
         return [Part(segment.source, segment.token_ids) for segment in segments]
 
     def _whole(self, text: Any, observations: Sequence[str] | None) -> list[Part]:
-        ids = self._ids(encodable(text)) if isinstance(text, str) else tuple(text)
+        ids = self._ids(encodable(text)) if isinstance(text, str) else self._given_ids(text)
         texts = self.texts(ids)
         joined_text = "".join(texts)
         parts: list[Part] = []
@@ -149,6 +155,12 @@ class TaggedTextReader:
             parts += [Part(Source.ENV, ids[start:end])]
             position, turn = end, turn + 1
         return [*parts, Part(Source.MODEL, ids[position:], Kind.ANSWER, turn)] if position < len(ids) else parts
+
+    def _given_ids(self, ids: Any) -> tuple[int, ...]:
+        size = len(self.tokenizer)
+        if not isinstance(ids, list | tuple) or not all(type(each) is int and 0 <= each < size for each in ids):
+            raise RowProblem(Reason.TEXT, f"found {str(ids)[:60]!r}, expected a text or token ids from 0 to {size - 1}")
+        return tuple(ids)
 
     def _boundaries(self, texts: list[str], text: str, span: Span) -> tuple[int, int]:
         """The first token of an observation and the one behind it, white space around it included."""

@@ -16,13 +16,13 @@ from transformers import PreTrainedTokenizerBase
 
 from envmask_trl import RolloutLimits, ScriptedSampler, TagProtocol, Trajectory, run_rollouts
 
+from ..weather_calculator.warm_start import IGNORED
 from .questions import Asker, Question, prompt_of
 from .world import World
 
 MIX = {"tidy": 0.25, "echo": 0.25, "hasty": 0.25, "vague": 0.25}  # of the mixed part
 VAGUE = 3  # letters of a town that is not written out
 AT_ONCE = 256  # demonstrations that are played together
-IGNORED = -100  # the label of what the model did not write
 
 Row = tuple[list[int], list[int]]  # ids and labels
 Demonstration = tuple[str, list[str]]  # a prompt, and the turns that follow

@@ -1,12 +1,13 @@
 """The same GRPO and scores on a user's model, documents and questions. Knows files and options: no made-up world."""
 
 import json
+import sys
 from argparse import Namespace
 from pathlib import Path
 
 import torch
 from peft import LoraConfig
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase, set_seed
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase, set_seed
 
 from envmask_trl import BM25Retriever, HTTPRetriever, RolloutLimits, SearchTool, TagProtocol, view
 
@@ -26,20 +27,15 @@ INSTRUCTION = (
 def run_on_own_data(options: Namespace) -> dict:
     """GRPO from `options.model` on `options.questions`, scored on the last of them before and after.
 
-    Raises:
-        ValueError: a question's row lacks `question` or `answer`, or there are too few rows; with file and line.
+    Wrong data, or a file, a model or a server's address that is none, end the program before anything is played, with
+    one sentence and exit status 2.
     """
     set_seed(options.seed)
-    tokenizer = AutoTokenizer.from_pretrained(options.model)
-    rows = [with_prompt(row, tokenizer) for row in read_questions(options.questions)]
-    training, held_out = split(rows, options.held_out, options.questions_per_step)
-    model = AutoModelForCausalLM.from_pretrained(options.model, dtype=options.dtype)
-    model = model.to("cuda" if torch.cuda.is_available() else "cpu")
-    retriever = (
-        HTTPRetriever(options.url) if options.url else BM25Retriever.build(options.corpus, options.output_dir / "index")
-    )
-    search = SearchTool(retriever, k=options.documents, max_tokens=options.document_tokens, tokenizer=tokenizer).search
-    protocol = TagProtocol(search, tokenizer)
+    try:
+        model, tokenizer, protocol, training, held_out = prepared(options)
+    except (ValueError, OSError, ImportError) as error:
+        print(f"search_qa: {' '.join(str(error).split())}", file=sys.stderr)
+        sys.exit(2)
     limits = RolloutLimits(
         max_completion_length=options.max_completion_length,
         max_turn_tokens=options.max_turn_tokens,
@@ -78,6 +74,27 @@ def run_on_own_data(options: Namespace) -> dict:
     return report
 
 
+def prepared(options: Namespace) -> tuple[PreTrainedModel, PreTrainedTokenizerBase, TagProtocol, list, list]:
+    """Model, tokenizer, protocol, and the questions of training and of scoring; what costs least is read first.
+
+    Raises:
+        ValueError: a question's or a document's row is none, or there are too few rows; with file and line.
+        OSError: there is no such file or model.
+    """
+    questions = read_questions(options.questions)
+    split(questions, options.held_out, options.questions_per_step)
+    retriever = (
+        HTTPRetriever(options.url) if options.url else BM25Retriever.build(options.corpus, options.output_dir / "index")
+    )
+    tokenizer = AutoTokenizer.from_pretrained(options.model)
+    rows = [with_prompt(row, tokenizer) for row in questions]
+    search = SearchTool(retriever, k=options.documents, max_tokens=options.document_tokens, tokenizer=tokenizer).search
+    model = AutoModelForCausalLM.from_pretrained(options.model, dtype=options.dtype)
+    model = model.to("cuda" if torch.cuda.is_available() else "cpu")
+    training, held_out = split(rows, options.held_out, options.questions_per_step)
+    return model, tokenizer, TagProtocol(search, tokenizer), training, held_out
+
+
 def read_questions(path: Path) -> list[dict]:
     """The rows of a JSONL file with `question` and `answer` (a text, or a list of alternatives).
 
@@ -92,11 +109,24 @@ def read_questions(path: Path) -> list[dict]:
             row = json.loads(line)
         except ValueError as error:
             raise ValueError(f"{path}, line {number}: not JSON ({error}); expected one object a line") from error
-        if not isinstance(row, dict) or not row.get("question") or not row.get("answer"):
+        if not isinstance(row, dict) or not is_text(row.get("question")) or not is_answer(row.get("answer")):
             found = sorted(row) if isinstance(row, dict) else type(row).__name__
-            raise ValueError(f"{path}, line {number}: found {found}, expected `question` and `answer`")
+            raise ValueError(
+                f"{path}, line {number}: found {found}, expected `question`, a text, and `answer`, a text, "
+                "a number or a list of them"
+            )
         rows.append(row)
     return rows
+
+
+def is_text(value: object) -> bool:
+    return isinstance(value, str) and bool(value.strip())
+
+
+def is_answer(value: object) -> bool:
+    if isinstance(value, list):
+        return bool(value) and all(is_answer(each) and not isinstance(each, list) for each in value)
+    return is_text(value) or (isinstance(value, int | float) and not isinstance(value, bool))
 
 
 def with_prompt(row: dict, tokenizer: PreTrainedTokenizerBase) -> dict:

@@ -6,9 +6,10 @@ Doc 2(Title: Bergen) Bergen is a city in Norway.
 
 from collections.abc import Sequence
 
-from ..fitting import MAX_CHARACTERS_PER_TOKEN, Offsets, cut_mark, cut_text, even_limits
+from ..fitting import Offsets, cut_mark, cut_text, even_limits
 from .retriever import Document
 
+ENOUGH_CHARACTERS_PER_TOKEN = 64  # longer tokens exist only for runs of one character
 NOTHING_FOUND = "No documents were found."
 LEAST_TOKENS = 8  # of a document that is cut, beside the mark; where less would be left, the last document is left out
 
@@ -32,7 +33,7 @@ def written_out(documents: Sequence[Document], *, max_tokens: int | None = None,
         return "\n".join(lines)
     assert offsets is not None, "a budget in tokens needs the offsets of a tokenizer"
     least = len(offsets(cut_mark("tail", "over 100000"))) + LEAST_TOKENS
-    budget, enough = max_tokens, max_tokens * MAX_CHARACTERS_PER_TOKEN  # of a page of megabytes
+    budget, enough = max_tokens, max_tokens * ENOUGH_CHARACTERS_PER_TOKEN  # of a page of megabytes
     while True:
         sizes = [len(offsets(line[:enough] + "\n")) for line in lines]
         limits = even_limits(sizes, budget)

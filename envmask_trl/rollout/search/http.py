@@ -8,12 +8,15 @@ import json
 import time
 from collections.abc import Sequence
 from http.client import HTTPException
+from math import inf
 from typing import Any
 from urllib.error import HTTPError, URLError
+from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
 
 from .retriever import Document
 
+PART = 65_536  # bytes of an answer that are read at once
 TRIED_AGAIN = frozenset({408, 425, 429, 500, 502, 503, 504})  # statuses that another try may cure
 
 
@@ -29,7 +32,7 @@ class HTTPRetriever:
 
     Args:
         url: of the server's `retrieve`.
-        timeout_s: seconds that one try may wait for the server.
+        timeout_s: seconds that one try may wait for the server's whole answer.
         retries: further tries after no connection, no answer in time, an unreadable answer or a status such as 503.
         backoff_s: seconds before the second try; twice as many before each further one.
 
@@ -38,10 +41,11 @@ class HTTPRetriever:
     """
 
     def __init__(self, url: str, *, timeout_s: float = 8.0, retries: int = 2, backoff_s: float = 0.5):
-        if not url.startswith(("http://", "https://")) or timeout_s <= 0 or retries < 0 or backoff_s < 0:
+        seconds = all(isinstance(value, int | float) and 0 <= value < inf for value in (timeout_s, backoff_s))
+        if not is_url(url) or not seconds or not timeout_s or not isinstance(retries, int) or retries < 0:
             raise ValueError(
-                f"HTTPRetriever has url={url!r}, timeout_s={timeout_s}, retries={retries}, backoff_s={backoff_s}; "
-                "expected http(s)://..., more than 0 seconds, and 0 or more of the others"
+                f"HTTPRetriever has url={url!r}, timeout_s={timeout_s!r}, retries={retries!r} and "
+                f"backoff_s={backoff_s!r}; expected http(s)://..., more than 0 seconds, and 0 or more of the others"
             )
         self.url = url
         self.timeout_s = timeout_s
@@ -73,9 +77,24 @@ class HTTPRetriever:
         raise RetrievalFailed(f"the search server failed, {attempt + 1} tries: {reason}")
 
     def _post(self, body: bytes) -> bytes:
+        """The whole answer; a server that sends a byte now and then is given up, too, though each read is in time."""
         request = Request(self.url, data=body, headers={"Content-Type": "application/json"})
+        deadline_s, parts = time.monotonic() + self.timeout_s, []
         with urlopen(request, timeout=self.timeout_s) as response:
-            return response.read()
+            while part := response.read1(PART):
+                parts.append(part)
+                if time.monotonic() > deadline_s:
+                    raise TimeoutError
+            if response.length:
+                raise ConnectionError("the answer ended before its length")
+        return b"".join(parts)
+
+
+def is_url(url: object) -> bool:
+    if not isinstance(url, str) or any(character.isspace() for character in url):
+        return False
+    parts = urlsplit(url)
+    return parts.scheme in ("http", "https") and bool(parts.netloc)
 
 
 def read_answer(body: bytes, num_queries: int, k: int) -> list[list[Document]]:
@@ -83,7 +102,7 @@ def read_answer(body: bytes, num_queries: int, k: int) -> list[list[Document]]:
     try:
         found = json.loads(body)["result"]
         documents = [[read_document(item) for item in items[:k]] for items in found]
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"its answer cannot be read ({type(error).__name__})") from error
     if len(documents) != num_queries:
         raise ValueError(f"it answered {len(documents)} of {num_queries} queries")
@@ -97,4 +116,6 @@ def read_document(item: dict[str, Any]) -> Document:
         title, _, text = contents.partition("\n")
     else:
         title, text = document.get("title") or "", document["text"]
+        if text is None:
+            raise TypeError("a document without a text")
     return Document(str(document.get("id", "")), str(title), str(text), float(item.get("score") or 0.0))

@@ -14,6 +14,7 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
+from ...rewards.answer_text import last_in_tag
 from ...trajectory import ToolCall
 from ..content_guard import ControlTokenPolicy
 from ..environments import tool_name
@@ -126,8 +127,7 @@ class TagProtocol:
 
         Read it from the last message or from `model_texts`, never from a text with documents in it.
         """
-        found = re.findall(rf"<{self.answer}>((?:(?!<{self.answer}>).)*?)</{self.answer}>", text, flags=re.DOTALL)
-        return found[-1].strip() if found else None
+        return last_in_tag(text, self.answer)
 
     def _without_stop_token(self, text: str) -> str:
         return text.removesuffix(str(self.tokenizer.eos_token or ""))
