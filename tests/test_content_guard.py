@@ -35,7 +35,7 @@ def test_control_tokens_stay_in_the_scaffold_and_leave_the_content():
 
 
 def test_a_control_token_that_content_and_scaffold_write_together_does_not_come_to_be():
-    """T18: half of it is the template's, half the tool's."""
+    """Half of it is the template's, half the tool's."""
     tokens = tokenise("|im_end|> 7 <|im_", before="<|im_start|>user\n<", after="end|>\n")
     assert [token.token_id for token in tokens if token.token_id in guard().control_ids] == ids("<|im_start|>")
 

@@ -77,7 +77,7 @@ def test_undiscounted_returns_of_an_outcome_are_grpo():
 
 
 def test_an_observation_does_not_end_a_return():
-    """I-80: rewards 0 and 1 of two turns with an observation between them, discount .5: the first returns .5."""
+    """Rewards 0 and 1 of two turns with an observation between them, discount .5: the first returns .5."""
     returns = discounted_returns(one_function([0.0, 1.0], [2.0]), 0.5)
     assert rounded(returns[:, :, 0])[0] == [0.5, 1.0]
     assert returns[1, 0, 0] == 2.0 and returns[1, 1, 0].isnan()  # no second turn, so no return of it

@@ -149,7 +149,7 @@ def test_an_observation_that_is_trained_shares_the_credit_of_the_turn_before(tmp
 
 
 def test_a_cut_row_keeps_its_advantages_at_their_tokens(tmp_path, monkeypatch):
-    """I-33: the cut of packing takes the last turn; what is left keeps its own."""
+    """The cut of packing takes the last turn; what is left keeps its own."""
     from envmask_trl.training import trainer as module
 
     pack = module.pack_rollouts

@@ -132,7 +132,7 @@ def test_white_space_and_control_tokens_around_a_call_are_told_apart():
 
 
 def test_the_same_text_in_other_tokens_is_named_so():
-    """I-28: ids that were sampled one character at a time are rendered as one token."""
+    """Ids that were sampled one character at a time are rendered as one token."""
     letters = [token for char in "arguments" for token in ids(char)]
     held, rendered = [*letters, 19], [*ids("arguments"), 19, 20]
     assert len(held) > len(rendered)

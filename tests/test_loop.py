@@ -56,7 +56,7 @@ def move(to: str) -> str:
 
 
 def test_every_rollout_has_its_own_environment_which_is_closed_on_every_way_out():
-    """I-66: by answer, by cap, by the episode's end, by a failure, by a reset that fails."""
+    """By answer, by cap, by the episode's end, by a failure, by a reset that fails."""
     Maze.opened = Maze.closed = 0
     scripts = [[move("b1"), ANSWER], [move("b1"), move("b2")], [move("exit")], [move("crash")], []]
     rows = [{}, {}, {}, {}, {"broken": True}]
@@ -81,7 +81,7 @@ def test_environments_are_closed_when_the_sampler_fails():
 
 
 def test_the_last_message_is_never_a_tools():
-    """I-81: a reward that reads the last message must not read a tool's text as the answer."""
+    """A reward that reads the last message must not read a tool's text as the answer."""
     Maze.opened = Maze.closed = 0
     (row,) = play([move("exit")], tools=(), environments=Maze)
     assert row.messages[-1]["role"] == "assistant" and row.tool_results[-1].content == "at exit, step 1"
@@ -110,7 +110,7 @@ def test_a_rollout_that_stopped_is_asked_nothing_more():
 
 
 def test_rounds_go_on_while_another_process_has_live_rollouts():
-    """I-85: an engine whose processes wait for each other is asked equally often everywhere."""
+    """An engine whose processes wait for each other is asked equally often everywhere."""
     elsewhere = iter([True, True, True, False])
     sampler = ScriptedSampler([[ids(ANSWER)]])
     run_rollouts([PROMPT], tokenizer=tokenizer(), sampler=sampler, any_live=lambda live: next(elsewhere) or live > 0)

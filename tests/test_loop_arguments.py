@@ -88,7 +88,7 @@ def test_an_argument_of_which_no_rollout_could_be_made_is_named_before_anything_
     ],
 )
 def test_a_template_that_raises_on_a_prompt_is_named_with_the_prompt(template, message):
-    """I-23."""
+    """jinja's own error names neither the row nor the template."""
     with pytest.raises(ValueError, match=f"the chat template cannot show the prompt .*How warm.*: {message}"):
         play([ANSWER], template_kwargs={"chat_template": template})
 
@@ -101,7 +101,7 @@ def test_an_environment_that_is_falsy_keeps_its_tools(environments):
 
 @pytest.mark.parametrize("turn", ['{"name": "weather", }', '{"arguments": {}}', '{"name": "wea'])
 def test_a_turn_that_an_own_parser_cannot_read_is_answered_and_the_other_rollouts_go_on(turn):
-    """I-51, I-50: an unguarded json.loads in a parser ended all rollouts."""
+    """An unguarded json.loads in a parser ended all rollouts."""
     good = '{"name": "weather", "arguments": {"city": "Oslo"}}<|im_end|>'
     first, second = play([turn + "<|im_end|>", ANSWER], [good, ANSWER], parser=reads_calls)
     assert first.tool_results[0].status is CallStatus.MALFORMED and "nothing was run" in text(first)
@@ -114,7 +114,7 @@ def test_a_parser_that_returns_no_turn_is_named():
 
 
 def test_the_loop_ends_turns_where_the_sampler_does():
-    """I-47: a model stops at more ids than the tokenizer's eos; no second closer is written behind such a turn."""
+    """A model stops at more ids than the tokenizer's eos; no second closer is written behind such a turn."""
 
     class StopsAtTwo(ScriptedSampler):
         def __init__(self, scripts, stop_ids):
@@ -136,7 +136,7 @@ def test_the_loop_ends_turns_where_the_sampler_does():
 
 
 def test_a_parser_knows_the_tools_of_every_rollout():
-    """I-24: arguments written as bare text are typed by the schema of their own tool, not of the first rollout's."""
+    """Arguments written as bare text are typed by the schema of their own tool, not of the first rollout's."""
 
     def count(n: int) -> str:
         return "ok"
@@ -162,7 +162,7 @@ def test_a_parser_knows_the_tools_of_every_rollout():
     ],
 )
 def test_an_encoder_under_another_template_than_the_prompts_is_refused(options, given, message):
-    """I-24."""
+    """Observations would be rendered by other rules than the conversation that they stand in."""
     encoder = ObservationEncoder(tokenizer(), stop_token_ids={tokenizer().eos_token_id}, **options)
     with pytest.raises(ValueError, match=message):
         play([call(), ANSWER], encoder=encoder, **given)
@@ -181,7 +181,7 @@ def test_a_sampler_that_returns_fewer_samples_than_contexts_is_named():
 
 @pytest.mark.parametrize("reason", ["eos", "max_tokens", None])
 def test_a_finish_reason_that_the_loop_does_not_know_is_refused(reason):
-    """I-49: a turn cut by its budget under another word would be taken for a whole one, and its calls run."""
+    """A turn cut by its budget under another word would be taken for a whole one, and its calls run."""
     with pytest.raises(ValueError, match=r"expected 'stop' .* or 'length'"):
         Sample((1,), None, reason)
 

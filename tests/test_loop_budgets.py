@@ -32,7 +32,7 @@ def test_an_answer_ends_the_rollout():
 
 
 def test_a_model_that_always_calls_is_stopped_by_a_finite_number_of_rounds():
-    """I-37: and the last message is its unanswered call, not a tool's result."""
+    """And the last message is its unanswered call, not a tool's result."""
     (row,) = play([call()] * 4, limits=RolloutLimits(max_tool_calling_iterations=3))
     assert row.stop_reason is StopReason.MAX_TURNS and row.unfinished
     assert len(row.tool_results) == 3 and row.messages[-1]["role"] == "assistant"
@@ -45,7 +45,7 @@ def test_no_tools_at_all_means_that_calls_are_text():
 
 
 def test_a_turn_is_asked_for_no_more_than_what_is_left():
-    """I-38: the budget of the rollout counts observations, and every turn gets the rest of it."""
+    """The budget of the rollout counts observations, and every turn gets the rest of it."""
     sampler = Budgets([[ids(call()), ids(ANSWER)]])
     (row,) = run_rollouts(
         [PROMPT],
@@ -83,7 +83,7 @@ def test_a_prompt_over_the_limit_is_never_sampled_from():
 
 
 def test_a_tool_is_not_run_when_no_result_of_it_could_be_answered():
-    """T7, T16: nothing is run and then dropped."""
+    """Nothing is run and then dropped."""
     runs = []
 
     def weather(city: str) -> str:
@@ -101,7 +101,7 @@ def test_a_tool_is_not_run_when_no_result_of_it_could_be_answered():
 
 
 def test_a_result_and_an_answer_that_fit_exactly_are_kept():
-    """I-34: budget = turn + block + the room for an answer, not one token less."""
+    """Budget = turn + block + the room for an answer, not one token less."""
     (free,) = play([call(), ANSWER])
     least = RolloutLimits().min_answer_tokens
     observed = len(free.completion_ids) - len(ids(call())) - len(ids(ANSWER))
@@ -148,7 +148,7 @@ def test_megabytes_of_one_word_are_not_tokenised_for_a_small_room(cut):
 
 @pytest.mark.parametrize("cut", ["head", "tail", "middle"])
 def test_a_huge_result_is_cut_in_tokens_inside_its_content_with_a_mark_and_a_flag(cut):
-    """I-36, I-64, T15: the closers stay, the model sees the mark, the row says so."""
+    """The closers stay, the model sees the mark, the row says so."""
     page = "".join(f"line {n}: déjà vu\n" for n in range(40_000))
 
     def weather(city: str) -> str:
@@ -202,7 +202,7 @@ class Remembers(ScriptedSampler):
 
 @pytest.mark.parametrize("room", range(90, 260, 17))
 def test_every_turn_was_sampled_behind_exactly_the_tokens_that_are_trained_before_it(room):
-    """T17: with an engine that keeps the right end of a context, and packing the left, no row is trained as sampled."""
+    """With an engine that keeps the right end of a context, and packing the left, no row is trained as sampled."""
     sampler = Remembers([[ids(call()), ids(call()), ids(ANSWER)]])
     limits = RolloutLimits(max_total_length=room)
     rows = run_rollouts([PROMPT], tokenizer=tokenizer(), sampler=sampler, tools=[weather], limits=limits)

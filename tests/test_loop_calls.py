@@ -22,7 +22,7 @@ from .scripted_turns import ANSWER, CALL, PROMPT, call, ids, play, text, tokeniz
 
 
 def test_calls_of_all_rollouts_overlap():
-    """I-59, T: 64 rollouts with a 0.2 s tool; one after another they would take 12.8 s."""
+    """64 rollouts with a 0.2 s tool; one after another they would take 12.8 s."""
 
     def weather(city: str) -> str:
         """The weather now.
@@ -46,7 +46,7 @@ class Timed(ScriptedSampler):
 
 
 def test_results_come_back_in_call_order_with_the_id_of_their_call():
-    """I-56, T5: a slow async tool called before a fast sync one."""
+    """A slow async tool called before a fast sync one."""
     import asyncio
 
     async def slow(x: int) -> str:
@@ -78,7 +78,7 @@ def test_results_come_back_in_call_order_with_the_id_of_their_call():
     ['{"city": "Oslo"', '{"city": Oslo}', "{'city': 'Oslo'}", '{"city": "Oslo",}', '{"city" "Oslo"}'],
 )
 def test_a_call_that_cannot_be_read_runs_nothing_and_the_rollout_goes_on(arguments):
-    """I-51, I-52: no tool runs on a parse failure, the model is told and may try again."""
+    """No tool runs on a parse failure, the model is told and may try again."""
     runs = []
 
     def wipe(city: str = "all") -> str:
@@ -144,14 +144,14 @@ def reads_calls(turn: str) -> ParsedTurn:
     ["{}", '{"name": "weather"}', '{"arguments": {}}', '{"name": null, "arguments": {}}', "[1]", "3", "null"],
 )
 def test_a_call_without_name_or_arguments_is_answered_as_unreadable(call_json):
-    """I-50."""
+    """The chat template would raise on such a call and end all rollouts."""
     (row,) = play([f"<tool_call>{call_json}</tool_call><|im_end|>", ANSWER])
     assert row.tool_results[0].status is CallStatus.MALFORMED and row.stop_reason is StopReason.ANSWERED
 
 
 @pytest.mark.parametrize("arguments", ["null", "[]", '"x"', "3"])
 def test_arguments_that_are_not_an_object_are_refused_without_python_in_the_text(arguments):
-    """I-53."""
+    """It is JSON, but `tool(**arguments)` would raise a TypeError, whose text is no help to a model."""
     (row,) = play([CALL % ("weather", arguments), ANSWER])
     (result,) = row.tool_results
     assert result.status is CallStatus.BAD_ARGUMENTS and row.stop_reason is StopReason.ANSWERED
@@ -160,7 +160,7 @@ def test_arguments_that_are_not_an_object_are_refused_without_python_in_the_text
 
 @pytest.mark.parametrize("name", ["ghost", "Weather", "weather ", "x" * 10_000])
 def test_an_invented_tool_name_is_answered_with_the_names_there_are(name):
-    """I-57."""
+    """A look-up by name would raise a KeyError and end all rollouts."""
     (row,) = play([CALL % (name, "{}"), ANSWER], limits=RolloutLimits(max_completion_length=20_000))
     (result,) = row.tool_results
     assert result.status is CallStatus.UNKNOWN_TOOL and "weather" in result.content and len(result.content) < 200
@@ -182,7 +182,7 @@ def test_a_model_that_only_writes_broken_calls_is_given_up():
     ],
 )
 def test_results_reach_the_model_as_json(value, content):
-    """I-60."""
+    """Python's repr writes None, True and single quotes, and some templates raise on what is no string."""
 
     def weather(city: str):
         """The weather now.
@@ -197,7 +197,7 @@ def test_results_reach_the_model_as_json(value, content):
 
 
 def test_one_hung_tool_costs_the_others_no_more_than_its_deadline():
-    """I-58."""
+    """It would stop the whole batch, for hours where the tool has no timeout."""
 
     def weather(city: str) -> str:
         """The weather now.

@@ -125,7 +125,7 @@ def test_a_nan_in_the_prediction_of_an_observation_reaches_neither_loss_nor_grad
 @pytest.mark.parametrize("loss_type", LOSS_TYPES)
 @pytest.mark.parametrize("beta", [0.0, 0.1])
 def test_a_batch_without_a_trained_token_gives_zero_with_a_graph(loss_type, beta, tmp_path):
-    """T14, I-70: nothing divides by zero."""
+    """Nothing divides by zero."""
     level = "sequence" if loss_type == "luspo" else "token"
     trainer = ours(tmp_path, loss_type=loss_type, beta=beta, importance_sampling_level=level)
     batch = micro_batch([SILENT, SILENT], [1.0, -1.0], ref_per_token_logps=torch.full((2, 2), NAN))
@@ -182,7 +182,7 @@ def test_an_observation_is_seen_by_later_model_tokens(tmp_path):
 
 
 def test_the_attention_mask_covers_observations_also_when_pad_is_eos(tmp_path):
-    """T1, T4, I-09: the loss mask is not the attention mask, and padding is known from lengths."""
+    """The loss mask is not the attention mask, and padding is known from lengths."""
     trainer = ours(tmp_path)
     trainer.tree_forward = None  # the rows apart: a tree has no padding that an attention mask would have to cover
     seen = {}
@@ -216,7 +216,7 @@ def test_the_ablation_trains_observations_and_never_the_prompt():
 
 
 def test_a_loss_path_that_ignores_the_mask_would_be_noticed(tmp_path):
-    """I-08: the same rows with and without a mask have different gradients."""
+    """The same rows with and without a mask have different gradients."""
     trainer = ours(tmp_path, small_model())
     masked = masked_loss_and_gradients(trainer, micro_batch([TURNS], [1.0]))
     unmasked = masked_loss_and_gradients(trainer, micro_batch([(TURNS[0], TURNS[1], [1] * 6)], [1.0]))

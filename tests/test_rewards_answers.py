@@ -117,11 +117,11 @@ TOLD = call("read_file", path="answers.txt")
         ([answer("42")], 1.0),
         ([call("add", a=20, b=22), answer("42")], 1.0),
         ([answer("<think>20 + 22</think>42")], 1.0),
-        ([TOLD, answer("dunno")], 0.0),  # I-81: only the tool said it
+        ([TOLD, answer("dunno")], 0.0),  # only the tool said it
         ([answer("<think>42</think>dunno")], 0.0),
         ([answer("<think>is it 42")], 0.0),  # never stopped thinking
         ([answer("42" + "." * 300)], 0.0),  # cut by the budget: no answer, although it begins with the right one
-        ([TOLD] * 4, 0.0),  # I-34: it ends with a call after the last allowed round
+        ([TOLD] * 4, 0.0),  # it ends with a call after the last allowed round
         ([answer("")], 0.0),
     ],
 )
@@ -135,7 +135,7 @@ def test_only_what_the_model_says_at_the_end_is_its_answer(script, expected):
 
 
 def test_a_completion_that_ends_in_a_tool_message_has_no_answer():
-    """I-34: TRL's own loop can end so; the tool's 42 is not the model's."""
+    """TRL's own loop can end so; the tool's 42 is not the model's."""
     called = {"function": {"name": "add", "arguments": {"a": 20, "b": 22}}, "type": "function"}
     completion = [
         {"role": "assistant", "content": "42", "tool_calls": [called]},

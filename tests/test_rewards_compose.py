@@ -174,7 +174,7 @@ def test_a_function_of_ones_own_gets_a_range_that_is_enforced():
 
 
 def test_a_function_that_returns_too_few_rewards_is_named():
-    """I-43: one value must not be spread over all rows."""
+    """One value must not be spread over all rows."""
 
     def one(completions, **columns):
         return [1.0]

@@ -56,7 +56,7 @@ def test_sampling_leaves_the_model_in_the_mode_it_was_in():
 
 
 def test_what_follows_the_stop_token_is_never_kept():
-    """T9; I-47: any id of the set stops a row."""
+    """Any id of the set stops a row."""
     assert cut_at_stop([10, 18, 11, 19], 4, {18, 19}) == Sample((10, 18), None, "stop")
     assert cut_at_stop([10, 11, 12], 2, {19}) == Sample((10, 11), None, "length")
     assert cut_at_stop([10, 19], 2, {19}) == Sample((10, 19), None, "stop")
@@ -74,7 +74,7 @@ def test_stop_tokens_are_those_of_the_tokenizer_and_of_the_models_generation_con
 
 
 def test_a_turn_that_ends_with_the_second_stop_token_is_whole_and_gets_no_closer():
-    """I-47: TRL counts such a row as cut."""
+    """TRL counts such a row as cut."""
     tokenizer = tiny_tokenizer()
     other_end = tokenizer.pad_token_id
     ids = lambda text: tokenizer(text, add_special_tokens=False)["input_ids"]  # noqa: E731
@@ -129,7 +129,7 @@ class Engine:
 @pytest.mark.parametrize("other_rows", [3])
 @pytest.mark.parametrize("rows", [0, 1, 3])
 def test_no_process_gets_the_turns_of_another_when_they_have_unequal_numbers_of_rows(rank, rows, other_rows):
-    """T6: the slice is rank * rows of *this* process, so all must ask for equally many."""
+    """The slice is rank * rows of *this* process, so all must ask for equally many."""
     engine = Engine(rank=rank, other_rows=other_rows)
     contexts = [Context(n, (1, 40 + n)) for n in range(rows)]
     samples = TRLSampler(engine).sample(contexts, [4] * rows)

@@ -140,7 +140,7 @@ def test_the_rows_go_straight_into_trls_sft_trainer(tmp_path):
     ],
 )
 def test_a_row_that_is_no_conversation_is_dropped_with_its_reason_and_ends_nothing(messages, found):
-    """I-98, I-42: beside a sound row, which is kept."""
+    """Beside a sound row, which is kept."""
     sound = [user("6 * 7?")[0], {"role": "assistant", "content": "42"}]
     if isinstance(messages, list) and messages and isinstance(messages[0], dict):
         messages = [*messages, {"role": "assistant", "content": "42"}]

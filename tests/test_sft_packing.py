@@ -28,7 +28,7 @@ def attending(implementation):
 
 @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
 def test_log_probs_of_a_packed_row_are_those_of_the_row_alone(tmp_path, implementation):
-    """I-40, on the batch that TRL's trainer makes."""
+    """Rows neither see each other nor go on with each other's positions, on the batch that TRL's trainer makes."""
     tokenizer, model = tiny_tokenizer(), attending(implementation)
     rows, _ = mask_dataset(Dataset.from_list(ROWS), tokenizer, tags="react")
     packed_config = config(tmp_path, packing=True, max_length=1024, gradient_checkpointing=False)

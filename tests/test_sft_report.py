@@ -77,7 +77,7 @@ def test_tags_that_no_row_has_end_the_run_instead_of_training_on_observations():
 
 
 def test_a_row_whose_learned_tokens_are_all_cut_is_reported():
-    """I-42: a limit shorter than the prompt of one of two rows."""
+    """A limit shorter than the prompt of one of two rows."""
     dataset = Dataset.from_list(
         [{"prompt": "Q: ", "completion": REACT}, {"prompt": "a long prompt " * 9, "completion": REACT}]
     )
@@ -88,7 +88,7 @@ def test_a_row_whose_learned_tokens_are_all_cut_is_reported():
 
 
 def test_every_turn_is_learned_unless_only_the_last_is_asked_for():
-    """I-11: three turns of the model."""
+    """Three turns of the model."""
     messages = [
         *user("1 + 2 + 3?"),
         call_message(a=1, b=2),
@@ -131,7 +131,7 @@ def test_thoughts_calls_and_answers_are_weighed_apart():
 
 
 def test_a_call_of_one_tool_has_no_arguments_of_another_after_arrow():
-    """I-89: one struct type per column fills the keys of other rows with null."""
+    """One struct type per column fills the keys of other rows with null."""
     rows = [
         [
             *user("a"),

@@ -48,7 +48,7 @@ def test_a_template_that_only_appends_has_no_findings(capsys):
 
 
 def test_thinking_that_is_dropped_is_named_with_the_first_token_and_both_texts():
-    """I-17, with Qwen3's own template: it trains, because history is never rendered again."""
+    """With Qwen3's own template: it trains, because history is never rendered again."""
     verdict = judged(chat_template("qwen3"))
     assert verdict.trains and not verdict.appends_only
     finding = the(verdict, FindingKind.THINKING_DROPPED)
@@ -62,7 +62,7 @@ def test_thinking_that_is_dropped_is_named_with_the_first_token_and_both_texts()
 
 
 def test_a_turn_that_is_written_differently_while_it_is_the_last_one():
-    """I-15: Qwen3 writes an empty thinking block, but only in the last turn."""
+    """Qwen3 writes an empty thinking block, but only in the last turn."""
     finding = the(judged(chat_template("qwen3")), FindingKind.LAST_TURN_BRANCH)
     assert "<think>" in finding.difference.before and "<think>" not in finding.difference.after
 

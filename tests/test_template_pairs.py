@@ -38,7 +38,7 @@ def test_there_are_enough_pairs_and_most_of_them_train():
 
 @pytest.mark.parametrize("pair", ALL_PAIRS)
 def test_a_pair_trains_with_right_boundaries_or_is_refused_with_what_to_do(pair):
-    """T13, T18, T19: boundaries of a rollout whose second result is a page of the template's own turns."""
+    """Boundaries of a rollout whose second result is a page of the template's own turns."""
     verdict = verdict_of(pair)
     assert verdict.summary == PAIRS[replace(pair, changed=False)], str(verdict)
     if verdict.trains:
@@ -62,7 +62,7 @@ def test_a_page_of_turns_opens_none_even_where_the_pair_is_refused(pair):
 
 
 def test_trl_refuses_what_only_one_space_keeps_from_a_template_it_knows():
-    """T19. If TRL learns to take it, the README's line about templates is out of date."""
+    """If TRL learns to take it, the README's line about templates is out of date."""
     tokenizer = load("qwen3")
     known, changed = Pair("qwen3", "qwen3"), Pair("qwen3", "qwen3", changed=True)
     tokenizer.chat_template = known.chat_template

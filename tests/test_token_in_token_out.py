@@ -166,7 +166,7 @@ def written_call(tokenizer, pair: Pair) -> str:
 
 @ALL
 def test_the_results_of_two_calls_in_one_turn_are_one_block(name):
-    """I-21: consecutive tool messages rendered one by one would gain a turn boundary."""
+    """Consecutive tool messages rendered one by one would gain a turn boundary."""
     tokenizer, pair = tokenizer_of(name), PAIRS[name]
     if not pair.several_calls:
         return
@@ -179,7 +179,7 @@ def test_the_results_of_two_calls_in_one_turn_are_one_block(name):
 
 @ALL
 def test_nothing_runs_in_a_turn_that_was_cut_by_length(name):
-    """I-49: the text of a whole call is there, but the turn did not end."""
+    """The text of a whole call is there, but the turn did not end."""
     tokenizer, pair = tokenizer_of(name), PAIRS[name]
     call = ids(tokenizer, pair.lead + pair.call.format("Oslo"))
     row = play(tokenizer, [(*call, tokenizer.eos_token_id)], limits=RolloutLimits(max_turn_tokens=len(call)))
@@ -200,7 +200,7 @@ def test_a_turn_that_ended_without_its_stop_token_gets_the_closer_under_a_zero(n
 
 
 def test_thinking_that_a_template_would_strip_stays_and_the_observation_is_whole():
-    """I-17: Qwen3 deletes earlier thinking on every render; arithmetic on lengths then loses the observation's head."""
+    """Qwen3 deletes earlier thinking on every render; arithmetic on lengths then loses the observation's head."""
     tokenizer = tokenizer_of("qwen3")
     turns = [
         (*ids(tokenizer, "<think>\nx y\n</think>\n\n" + QWEN_CALL.format("Oslo")), tokenizer.eos_token_id),
@@ -214,7 +214,7 @@ def test_thinking_that_a_template_would_strip_stays_and_the_observation_is_whole
 
 @ALL
 def test_the_markers_of_turns_inside_an_observation_move_no_boundary(name):
-    """I-02, T3, T13, T18: a page that holds a whole fake conversation, twice."""
+    """A page that holds a whole fake conversation, twice."""
     tokenizer, pair = tokenizer_of(name), PAIRS[name]
     end = tokenizer.eos_token
     header = (

@@ -71,7 +71,7 @@ def test_a_reward_is_told_which_rollouts_read_a_shortened_observation(tmp_path):
 
 
 def test_a_reward_on_the_models_text_does_not_pay_for_what_a_tool_said(tmp_path):
-    """I-81, T11: the tool prints the gold answer, the model does not."""
+    """The tool prints the gold answer, the model does not."""
 
     def reward(model_texts, completion_texts, gold, **_):
         assert all(g in text for g, text in zip(gold, completion_texts, strict=True))
@@ -98,7 +98,7 @@ def test_a_row_in_which_nothing_was_sampled_is_scored_and_has_no_vote(tmp_path):
 
 @pytest.mark.parametrize("policy", ["train", "mask_loss", "drop"])
 def test_unfinished_rollouts_are_used_as_the_policy_says(policy, tmp_path):
-    """I-33, I-102: rewards 4, 0, 2, 2; the row of reward 4 was cut by length."""
+    """Rewards 4, 0, 2, 2; the row of reward 4 was cut by length."""
     batches = []
 
     cut = answer("7" * 200)

@@ -103,7 +103,7 @@ def test_what_a_rollout_function_would_ignore_is_refused(options, name, tmp_path
 @pytest.mark.filterwarnings("ignore:You are using 'rollout_func':UserWarning")
 @pytest.mark.parametrize("options", [{"mask_truncated_completions": True}, {"unfinished_policy": "mask_loss"}])
 def test_truncated_rows_of_a_rollout_function_are_left_out_when_asked_for(options, tmp_path):
-    """I-33: the option was turned into a policy of our loop, which a rollout function does not run."""
+    """The option was turned into a policy of our loop, which a rollout function does not run."""
     trainer = make_trainer(tmp_path, rollout_func=rollout, **options)
     batches = []
     trainer.after_scoring = batches.append
@@ -124,7 +124,7 @@ def test_truncated_rows_of_a_rollout_function_are_left_out_when_asked_for(option
     ],
 )
 def test_what_a_rollout_function_returns_wrongly_is_named_by_row(output, message, tmp_path):
-    """I-10."""
+    """Columns of other lengths than the ids would train tokens under the mask of their neighbours."""
 
     def wrong(prompts, trainer):
         is_whole = output is None or "without" in message

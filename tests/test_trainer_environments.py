@@ -62,7 +62,7 @@ class Closing(Counter2):
 @pytest.mark.filterwarnings("ignore:You are using 'environment_factory':UserWarning")
 @pytest.mark.parametrize("fails", [False, True])
 def test_environments_with_a_close_are_closed_once_each_and_close_is_no_tool(fails, tmp_path):
-    """I-66: also when a reward function raises in the middle."""
+    """Also when a reward function raises in the middle."""
     Closing.lives.clear()
 
     def reward(completions, **_):
@@ -141,7 +141,7 @@ def test_a_rollout_function_is_called_and_its_mask_is_used(tmp_path):
     ],
 )
 def test_rows_that_cannot_be_one_rollout_are_refused_before_anything_is_trained(columns, message, tmp_path):
-    """I-10: TRL pads a short mask with ones, which trains what the environment wrote."""
+    """TRL pads a short mask with ones, which trains what the environment wrote."""
     trainer = make_trainer(
         tmp_path,
         lambda completions, **_: [0.0] * 4,
@@ -184,7 +184,7 @@ def test_a_wrong_option_is_named_before_any_work(options, message, tmp_path):
 
 
 def test_a_template_that_trl_does_not_know_trains(tmp_path):
-    """T19: TRL knows templates byte by byte."""
+    """TRL knows templates byte by byte."""
     trainer = make_trainer(tmp_path, lambda completions, **_: [0.0, 1.0, 0.0, 1.0], [CALL_AND_ANSWER] * 4)
     template = trainer.processing_class.chat_template
     assert template not in {value for value in vars(chat_template_utils).values() if isinstance(value, str)}
@@ -193,7 +193,7 @@ def test_a_template_that_trl_does_not_know_trains(tmp_path):
 
 
 def test_every_row_keeps_its_prompt_completion_reward_and_advantage(tmp_path):
-    """I-45: an id is hidden in each."""
+    """An id is hidden in each."""
 
     def reward(completions, **_):
         return [float(completion[-1]["content"]) for completion in completions]
