@@ -61,6 +61,7 @@ _HOME = {
     "hacking": "rewards",
     "EnvMaskGRPOConfig": "training.config",
     "EnvMaskGRPOTrainer": "training.trainer",
+    "ProgressLine": "training.progress",
     "save_rollouts": "inspect.records",
     "load_rollouts": "inspect.records",
     "view": "inspect.view",
@@ -117,6 +118,7 @@ if TYPE_CHECKING:
     from .sft.special_tokens import register_special_tokens
     from .sft.tag_format import TagFormat
     from .training.config import EnvMaskGRPOConfig
+    from .training.progress import ProgressLine
     from .training.trainer import EnvMaskGRPOTrainer
     from .training.weighted_sft import WeightedSFTTrainer
     from .trajectory import CallStatus, Segment, Source, StopReason, ToolCall, ToolResult, Trajectory

@@ -1,9 +1,12 @@
 """GRPO with tools on any model; which model, data, tools and rewards stands in a YAML file or on the command line.
 
     python -m recipes.weather_calculator.quickstart                                        # leaves a model and tasks
-    accelerate launch recipes/tool_grpo.py --config recipes/configs/quickstart_cpu.yaml    # goes on from there on a CPU
-    accelerate launch recipes/tool_grpo.py --config recipes/configs/one_gpu_lora.yaml --learning_rate 2e-5
-    accelerate launch recipes/tool_grpo.py --config FILE.yaml --resume_from_checkpoint true
+    accelerate launch --cpu --quiet recipes/tool_grpo.py --config recipes/configs/quickstart_cpu.yaml  # goes on from it
+    accelerate launch --quiet recipes/tool_grpo.py --config recipes/configs/one_gpu_lora.yaml --learning_rate 2e-5
+    accelerate launch --quiet recipes/tool_grpo.py --config FILE.yaml --resume_from_checkpoint true
+
+With `--quiet` a mistake ends in one sentence of this recipe, without it in accelerate's CalledProcessError below it.
+A line of progress is printed every few seconds; all that is logged goes to `report_to` and into the checkpoints.
 
 Run it in the folder from which your tools and rewards can be imported. Every field of `EnvMaskGRPOConfig` and of
 `trl.ModelConfig` (LoRA, QLoRA, dtype) may stand in the file; `--help` lists them. Expect `reward` in the log to rise,
@@ -22,7 +25,7 @@ from typing import Any
 from datasets import Dataset, load_dataset
 from trl import ModelConfig, TrlParser, get_peft_config, get_quantization_config
 
-from envmask_trl import EnvMaskGRPOConfig, EnvMaskGRPOTrainer
+from envmask_trl import EnvMaskGRPOConfig, EnvMaskGRPOTrainer, ProgressLine
 
 
 @dataclass
@@ -69,6 +72,7 @@ def main(script: ScriptArguments, config: EnvMaskGRPOConfig, model: ModelConfig)
         peft_config=get_peft_config(model),
         **given,
     )
+    ProgressLine("GRPO").instead_of_the_log(trainer)
     resume = config.resume_from_checkpoint
     trainer.train(resume_from_checkpoint=True if str(resume).lower() == "true" else resume)
     trainer.save_model(config.output_dir)

@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import re
 from types import SimpleNamespace
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from envmask_trl import CallStatus, Segment, Source, StopReason, ToolResult, Trajectory
 from envmask_trl.inspect.equal_calls import notes_on_equal_calls
 from envmask_trl.inspect.reward_witness import RewardWitness
+from envmask_trl.inspect.row_proof import check_saved_together
 
 OBSERVED = {
     "completion_ids": [[10, 20, 11], [10, 21, 12]],
@@ -138,3 +140,20 @@ def test_results_that_reached_the_wrong_rollout_contradict_each_other():
 def test_a_call_that_failed_or_was_made_once_contradicts_none():
     late = rollout("Oslo", "Error: weather gave no answer within 30 s", CallStatus.TIMEOUT)
     assert notes_on_equal_calls([rollout("Oslo", "7"), late, rollout("Lima", "27")]) == []
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        (
+            {"rewards": {"a": 1.0, "b": 0.0}, "advantage": 1.0},
+            r"no weights for the rewards of its 2 functions \(a, b\)",
+        ),
+        ({"rewards": {"a": None}, "advantage": 1.0}, "not every rollout was saved with a reward"),
+        ({}, "not every rollout was saved with a reward"),
+        ({"rewards": {"a": 1.0}, "advantage": [0.5, 0.0]}, "not every rollout was saved with one advantage"),
+    ],
+)
+def test_rewards_that_a_file_cannot_prove_are_told_with_what_can(row, said):
+    check = check_saved_together([{"env_mask": [1], "prompt_ids": [1]} | row])
+    assert check.passed is None and re.search(rf"{said}.*; train with audit_first_step=True", check.says)

@@ -2,13 +2,15 @@
 
 import json
 import logging
+import re
 import sys
 from pathlib import Path
 
 import pytest
 import torch
+from transformers import TrainerState
 
-from envmask_trl import CallStatus, ObservationEncoder, StopReason
+from envmask_trl import CallStatus, ObservationEncoder, ProgressLine, StopReason
 from envmask_trl.rollout.drift import DriftKind
 from envmask_trl.training.metrics import length_metrics, mask_metrics, tool_metrics
 from envmask_trl.training.row_facts import CallFacts, RowFacts, observation_openings
@@ -204,3 +206,16 @@ def test_two_processes_log_the_rollouts_of_both(tmp_path):
 
 if __name__ == "__main__":
     worker(Path(sys.argv[1]))
+
+
+def test_a_line_of_progress_has_a_few_of_the_keys_and_leaves_the_log_to_the_trackers(capsys):
+    line, state = ProgressLine("GRPO", every_s=1000.0), TrainerState(max_steps=2, is_world_process_zero=True)
+    logs = {"loss": -0.0123, "reward": 0.5, "tools/call_frequency": 1.0, "env_mask/env_token_share": 0.75, "lr": 1e-6}
+    for state.global_step in (1, 2):
+        line.on_log(None, state, None, logs)
+    line.on_log(None, state, None, {"train_runtime": 3.0})
+    said = capsys.readouterr().out
+    assert re.fullmatch(r"GRPO +2/2  loss -0.012  reward 0.50  calls 1.00  of the environment 0.75  \d+ s\n", said)
+    line.every_s, state.is_world_process_zero = 0.0, False
+    line.on_log(None, state, None, logs)
+    assert capsys.readouterr().out == ""

@@ -1,6 +1,8 @@
 """No rollout is written over another: of an earlier run, or of another generation of the same step."""
 
-from envmask_trl import load_rollouts
+import pytest
+
+from envmask_trl import audit, load_rollouts
 from envmask_trl.training.rollout_files import RolloutFiles
 
 from .tiny import answer
@@ -36,3 +38,16 @@ def test_a_resumed_run_writes_a_step_under_the_name_it_had(tmp_path):
     ]
     assert RolloutFiles(tmp_path / "rollouts", process=1).next_path(step=3).name == "step-000003-process-1.parquet"
     assert files.set_earlier_aside() is None
+
+
+def test_a_damaged_file_is_named_with_what_to_do(tmp_path):
+    damaged = tmp_path / "step-000000-process-0.parquet"
+    damaged.write_bytes(b"PAR1 cut off")
+    for read in (load_rollouts, lambda path: audit(path, model=None)):
+        for path in (damaged, tmp_path):
+            with pytest.raises(
+                ValueError, match=r"step-000000-process-0.parquet cannot be read as parquet \(.*: copy it"
+            ):
+                read(path)
+    with pytest.raises(FileNotFoundError, match=r"nowhere\.parquet does not exist; expected a parquet file"):
+        load_rollouts(tmp_path / "nowhere.parquet")

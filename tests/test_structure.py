@@ -118,6 +118,7 @@ def test_the_public_names_are_these_and_each_of_them_loads():
         "OverlappingSampler",
         "ParsedTurn",
         "PartWeights",
+        "ProgressLine",
         "Retriever",
         "Reward",
         "Rollout",

@@ -51,6 +51,7 @@ def prepare(folder: Path, **fields: object) -> Path:
         "learning_rate": 1.0e-3,
         "max_steps": 2,
         "save_steps": 1,
+        "logging_steps": 1,
         "use_cpu": True,
         "bf16": False,
         "report_to": "none",
@@ -65,6 +66,9 @@ def test_two_steps_from_a_file_and_one_more_after_a_resume(tmp_path, monkeypatch
     script = str(ROOT / "recipes" / "tool_grpo.py")
     status, output = run(script, "--config", str(config), cwd=tmp_path, launcher="accelerate")
     assert status == 0, output
+    assert "GRPO     2/2  loss " in output and "clip_ratio" not in output  # a line in place of sixty keys
+    history = json.loads((tmp_path / "out" / "checkpoint-2" / "trainer_state.json").read_text())["log_history"]
+    assert any("clip_ratio/region_mean" in entry for entry in history)
     rollouts = load_rollouts(tmp_path / "out" / "rollouts")
     assert [row["step"] for row in rollouts] == [0, 0, 0, 0, 1, 1, 1, 1]
     assert rollouts[0]["prompt"][0] == {"role": "system", "content": "Add."}

@@ -60,19 +60,36 @@ def load_rollouts(path: str | os.PathLike) -> list[dict[str, Any]]:
 
     Raises:
         FileNotFoundError: there is no such file, or no parquet file in the folder.
+        ValueError: a file is damaged, or no parquet file.
     """
-    from pyarrow import parquet
-
     path = Path(path)
     files = sorted(path.glob("*.parquet")) if path.is_dir() else [path]
     if not files:
         raise FileNotFoundError(f"{path} has no parquet files; expected those that the trainer writes to `rollouts/`")
-    rows = [row for file in files for row in parquet.read_table(file).to_pylist()]
+    rows = [row for file in files for row in rows_of(file)]
     for row in rows:
         for name in ("prompt", "messages", "tool_results", "rewards"):
             if name in row:
                 row[name] = json.loads(row[name])
     return rows
+
+
+def rows_of(file: Path) -> list[dict[str, Any]]:
+    import pyarrow
+    from pyarrow import parquet
+
+    try:
+        return parquet.read_table(file).to_pylist()
+    except FileNotFoundError as error:
+        raise FileNotFoundError(
+            f"{file} does not exist; expected a parquet file, or a folder of them, as the trainer writes to `rollouts/`"
+        ) from error
+    except (pyarrow.ArrowException, OSError) as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise ValueError(
+            f"{file} cannot be read as parquet ({reason}); it is damaged or of another kind: copy it again, or move it "
+            "out of the folder, and the other files can be read"
+        ) from error
 
 
 def to_segments(

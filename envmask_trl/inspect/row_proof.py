@@ -105,7 +105,9 @@ def check_saved_together(saved: Sequence[Mapping[str, Any]]) -> Check:
     for row in (row for row in saved if any(row.get("loss_mask") or row["env_mask"])):
         rewards = list((row.get("rewards") or {}).values())
         if len(rewards) != 1 or rewards[0] is None or not isinstance(row.get("advantage"), float):
-            return Check(TOGETHER, None, "the rows lack a single reward and an advantage to be compared with it")
+            return Check(
+                TOGETHER, None, f"{what_is_missing(row)}; train with audit_first_step=True, which follows them"
+            )
         groups.setdefault((row.get("step"), tuple(row["prompt_ids"])), []).append((rewards[0], row["advantage"]))
     for (step, _), members in groups.items():
         for (reward, advantage), (other, other_advantage) in combinations(members, 2):
@@ -118,3 +120,13 @@ def check_saved_together(saved: Sequence[Mapping[str, Any]]) -> Check:
                     f"but advantages {advantage:.4g} and {other_advantage:.4g}",
                 )
     return Check(TOGETHER, True, f"advantages follow the rewards in each of {len(groups)} groups")
+
+
+def what_is_missing(row: Mapping[str, Any]) -> str:
+    """Why a saved row's advantage cannot be compared with its reward."""
+    rewards = row.get("rewards") or {}
+    if len(rewards) > 1:
+        return f"a file has no weights for the rewards of its {len(rewards)} functions ({', '.join(rewards)})"
+    if not rewards or None in rewards.values():
+        return "not every rollout was saved with a reward"
+    return "not every rollout was saved with one advantage (with credit by turn each token has its own)"

@@ -91,7 +91,7 @@ def first_ending_in_a_turn(columns: list[tuple[Any, Any, int]]) -> int | None:
 
 def why_not_shown(role: str | None, shown: Callable[[list[dict[str, Any]]], str]) -> str | None:
     """None if a message of this role is shown anywhere; else what the template raises on one, or ""."""
-    message = {"role": role, "content": MARK}
+    message: dict[str, Any] = {"role": role, "content": MARK}
     system = {"role": "system", "content": "Be brief."}
     problem = ""
     for messages in ([message], [message, QUESTION], [QUESTION, message], [system, QUESTION, message]):

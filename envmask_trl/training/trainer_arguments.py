@@ -78,7 +78,7 @@ def check_trainer(trainer: "EnvMaskGRPOTrainer", *, parser: object | None) -> No
     check_ids_fit(trainer.model, trainer.processing_class)
     if None in trainer.eos_token_ids:
         raise ValueError("the tokenizer has no eos token, so no turn could end; set tokenizer.eos_token")
-    given = trainer.args.generation_kwargs or {}
+    given: Any = trainer.args.generation_kwargs or {}
     for option, remedy in ELSEWHERE.items():
         if option in given:
             raise ValueError(f"generation_kwargs has {option}, which the turns of a rollout do not read; {remedy}")

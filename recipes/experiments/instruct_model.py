@@ -24,10 +24,9 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, PrinterCallba
 from transformers.trainer_utils import get_last_checkpoint
 from trl import SFTConfig, SFTTrainer
 
-from envmask_trl import EnvMaskGRPOConfig, EnvMaskGRPOTrainer, mask_dataset, view
+from envmask_trl import EnvMaskGRPOConfig, EnvMaskGRPOTrainer, ProgressLine, mask_dataset, view
 
 from ..benchmarks.timing import machine
-from ..weather_calculator.progress import ProgressLine
 from ..weather_calculator.reinforce import CALLS_WEIGHT, METRIC, SCALE_REWARDS
 from ..weather_calculator.tasks import correct_answer, make_rows, needed_calls
 from .instruct_report import write_report
@@ -150,7 +149,7 @@ def warm_up(model_path: str, folder: Path, *, size: dict[str, int], seed: int) -
     )
     trainer = SFTTrainer(model, config, train_dataset=masked, processing_class=tokenizer, peft_config=lora(model))
     trainer.remove_callback(PrinterCallback)
-    trainer.add_callback(ProgressLine("SFT", metric="loss", label="loss"))
+    trainer.add_callback(ProgressLine("SFT", {"loss": "loss"}))
     trainer.train(resume_from_checkpoint=last_checkpoint(folder / "sft-trainer"))
     save_merged(trainer.model, tokenizer, folder / "sft")
     return {"loss": [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]}
@@ -187,7 +186,7 @@ def reinforce(folder: Path, *, size: dict[str, int], seed: int) -> dict[str, lis
         peft_config=lora(model),
     )
     trainer.remove_callback(PrinterCallback)
-    trainer.add_callback(ProgressLine("GRPO", metric=METRIC, label="right answers"))
+    trainer.add_callback(ProgressLine("GRPO", {"right answers": METRIC}))
     trainer.train(resume_from_checkpoint=last_checkpoint(folder / "grpo"))
     save_merged(trainer.model, tokenizer, folder / "model")
     logs = [entry for entry in trainer.state.log_history if METRIC in entry]

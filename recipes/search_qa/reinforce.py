@@ -6,9 +6,8 @@ from typing import Any
 from datasets import Dataset
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, PrinterCallback
 
-from envmask_trl import EnvMaskGRPOConfig, EnvMaskGRPOTrainer, RolloutLimits, TagProtocol
+from envmask_trl import EnvMaskGRPOConfig, EnvMaskGRPOTrainer, ProgressLine, RolloutLimits, TagProtocol
 
-from ..weather_calculator.progress import ProgressLine
 from .evaluate import EM, F1, found_share
 
 NUM_GENERATIONS = 8  # rollouts of one question
@@ -73,7 +72,7 @@ def reinforce(
         processing_class=tokenizer,
         protocol=protocol,
         peft_config=peft_config,
-        callbacks=[ProgressLine("GRPO", metric=METRIC, label="exact match")],
+        callbacks=[ProgressLine("GRPO", {"exact match": METRIC})],
     )
     trainer.remove_callback(PrinterCallback)
     trainer.train()

@@ -6,10 +6,9 @@ from pathlib import Path
 from datasets import Dataset
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, PrinterCallback
 
-from envmask_trl import EnvMaskGRPOConfig, EnvMaskGRPOTrainer
+from envmask_trl import EnvMaskGRPOConfig, EnvMaskGRPOTrainer, ProgressLine
 
 from .evaluate import MAX_CALLS, MAX_COMPLETION_LENGTH, MAX_MALFORMED_CALLS, MAX_TURN_TOKENS
-from .progress import ProgressLine
 
 NUM_GENERATIONS = 8  # rollouts of one question
 LEARNING_RATE = 1e-3  # at 2e-3 the policy collapses
@@ -67,7 +66,7 @@ def reinforce(
         train_dataset=Dataset.from_list(rows),
         processing_class=tokenizer,
         tools=tools,
-        callbacks=[ProgressLine("GRPO", metric=METRIC, label="right answers")],
+        callbacks=[ProgressLine("GRPO", {"right answers": METRIC})],
     )
     trainer.remove_callback(PrinterCallback)
     trainer.train()
