@@ -67,19 +67,13 @@ def mask_observations(
     Raises:
         ValueError: a row cannot be masked (the error names it), or the columns are none of these.
     """
-    if max_length is not None and (not isinstance(max_length, int) or max_length < 1):
-        raise ValueError(f"max_length is {max_length!r}, expected a number of tokens, at least 1, or None")
-    if not isinstance(weights, PartWeights | None):
-        raise ValueError(f"weights is {weights!r}, expected PartWeights(...)")
-    weights = weights or PartWeights()
+    check_max_length(max_length)
+    weights = checked_weights(weights, encoding=encoding, tagged=tags is not None)
     kwargs = dict(template_kwargs or {})
-    if encoding != "pieces" and (weights.by_part or tags is None):
-        raise ValueError(
-            "encoding='whole' knows no parts and no messages; use encoding='pieces' with weights or without tags"
-        )
+    reader: ConversationReader | TaggedTextReader
     if tags is None:
         stop_ids = {tokenizer.eos_token_id} if stop_token_ids is None else set(stop_token_ids)
-        reader: Any = ConversationReader(
+        reader = ConversationReader(
             tokenizer, stop_token_ids=stop_ids, template_kwargs=kwargs, by_kind=weights.by_part
         )
     else:
@@ -100,6 +94,23 @@ def mask_observations(
         for name, values in columns.items():
             values.append(row[name])
     return columns
+
+
+def check_max_length(max_length: int | None) -> None:
+    if max_length is not None and (not isinstance(max_length, int) or max_length < 1):
+        raise ValueError(f"max_length is {max_length!r}, expected a number of tokens, at least 1, or None")
+
+
+def checked_weights(weights: PartWeights | None, *, encoding: Encoding, tagged: bool) -> PartWeights:
+    """The weights, all 1 by default; they and `encoding` must go together."""
+    if not isinstance(weights, PartWeights | None):
+        raise ValueError(f"weights is {weights!r}, expected PartWeights(...)")
+    weights = weights or PartWeights()
+    if encoding != "pieces" and (weights.by_part or not tagged):
+        raise ValueError(
+            "encoding='whole' knows no parts and no messages; use encoding='pieces' with weights or without tags"
+        )
+    return weights
 
 
 def rows_of(batch: Mapping[str, Sequence[Any]], *, tools: Tools | None, tagged: bool) -> list[tuple]:
@@ -154,6 +165,20 @@ def observed(parts: Sequence[Part]) -> int:
     return max((part.turn for part in parts if part.source is Source.MODEL), default=0)
 
 
+def check_dataset(dataset: Any, *, max_drop_rate: float, source_column: str | None) -> None:
+    """Raise on what `mask_dataset` could not count: its arguments, and a data set without rows."""
+    if not isinstance(dataset, Dataset):
+        raise ValueError(
+            f"found {type(dataset).__name__}, expected a datasets.Dataset that can be counted before training"
+        )
+    if not isinstance(max_drop_rate, int | float) or not 0 <= max_drop_rate <= 1:
+        raise ValueError(f"max_drop_rate is {max_drop_rate!r}, expected a share from 0 to 1")
+    if not len(dataset):
+        MaskReport().check(max_drop_rate)
+    if source_column is not None and source_column not in dataset.column_names:
+        raise ValueError(f"source_column is {source_column!r}, the columns are {dataset.column_names}")
+
+
 def mask_dataset(
     dataset: Dataset,
     tokenizer: PreTrainedTokenizerBase,
@@ -186,16 +211,7 @@ def mask_dataset(
             format of `tags`, so the data must be in another one; its `report` says which.
         ValueError: not a `datasets.Dataset`, or no such `source_column`.
     """
-    if not isinstance(dataset, Dataset):
-        raise ValueError(
-            f"found {type(dataset).__name__}, expected a datasets.Dataset that can be counted before training"
-        )
-    if not isinstance(max_drop_rate, int | float) or not 0 <= max_drop_rate <= 1:
-        raise ValueError(f"max_drop_rate is {max_drop_rate!r}, expected a share from 0 to 1")
-    if not len(dataset):
-        MaskReport().check(max_drop_rate)
-    if source_column is not None and source_column not in dataset.column_names:
-        raise ValueError(f"source_column is {source_column!r}, the columns are {dataset.column_names}")
+    check_dataset(dataset, max_drop_rate=max_drop_rate, source_column=source_column)
     mapped = dataset.map(
         mask_observations,
         batched=True,
