@@ -9,7 +9,7 @@ import torch
 
 from envmask_trl import EnvMaskGRPOTrainer, load_rollouts
 from envmask_trl.inspect.audit import audit
-from envmask_trl.inspect.audit_checks import LEARNED, NOT_LEARNED, SAME, SEEN
+from envmask_trl.inspect.audit_checks import LEARNED, MASKED, NOT_LEARNED, SAME, SEEN
 from envmask_trl.inspect.audit_report import AuditFailed
 from envmask_trl.inspect.row_proof import TOGETHER
 from envmask_trl.training import tree_attention
@@ -39,6 +39,17 @@ class OneEnvironmentTokenTrained(EnvMaskGRPOTrainer):
         mask = next(mask for mask in out["env_mask"] if 0 in mask and 1 in mask)
         mask[mask.index(0)] = 1
         return out
+
+
+class MaskOneShortInTheLastMicroBatch(EnvMaskGRPOTrainer):
+    """The questions that take a forward and a backward are asked of another micro-batch."""
+
+    options: ClassVar = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 4}
+
+    def roll_out(self, prompts):
+        out = super().roll_out(prompts)
+        row = max(index for index, mask in enumerate(out["env_mask"]) if 0 in mask and 1 in mask)
+        return {**out, "env_mask": [mask[index == row :] for index, mask in enumerate(out["env_mask"])]}
 
 
 class OneTokenOff(EnvMaskGRPOTrainer):
@@ -115,6 +126,7 @@ PLANTED = {  # and the checks that must find it
     MaskInverted: {NOT_LEARNED, LEARNED},
     MaskOneShort: {NOT_LEARNED, LEARNED},
     OneEnvironmentTokenTrained: {NOT_LEARNED},
+    MaskOneShortInTheLastMicroBatch: {MASKED},
     OneTokenOff: {NOT_LEARNED, LEARNED},
     LossMaskAsAttentionMask: {SEEN, SAME},
     PackedRowsSeeEachOther: {SAME},

@@ -16,6 +16,7 @@ Rows = Sequence[AuditedRow]
 NOT_LEARNED = "environment tokens are not learned"
 LEARNED = "tokens of the model are learned"
 SEEN = "observations are seen"
+MASKED = "the mask of every row is that of its authors"
 SAME = "loss and gradient are those of a plain forward of each row alone"
 
 
@@ -43,6 +44,24 @@ def check_not_learned(rows: Rows, weights: Sequence[Tensor], contribution: float
         False,
         f"{len(wrong)} tokens that are not to be learned have a gradient, of norm {contribution:.4g} together; {first}",
     )
+
+
+def check_masks(rows: Rows, masks: Sequence[Sequence[int]]) -> Check:
+    """Is each row of all micro-batches trained where the model wrote, and nowhere else? Values are compared, no loss.
+
+    Args:
+        masks: of each row, [C] and padding: the positions that the trainer is about to train.
+    """
+    wrong = [
+        (index, position)
+        for index, (row, mask) in enumerate(zip(rows, masks, strict=True))
+        for position, (value, expected) in enumerate(zip(mask, row.trained, strict=False))
+        if value != expected
+    ]
+    if not wrong:
+        return Check(MASKED, True, f"{len(rows)} rows, {sum(sum(row.trained) for row in rows)} tokens are 1")
+    says = f"{len(wrong)} tokens have another mask than their author's; the first is {place(rows, *wrong[0])}"
+    return Check(MASKED, False, says)
 
 
 def check_learned(rows: Rows, weights: Sequence[Tensor], expected: Sequence[Tensor]) -> Check:

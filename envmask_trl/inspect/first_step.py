@@ -10,7 +10,7 @@ from accelerate.utils import DistributedType, gather
 from torch import Tensor
 
 from ..trajectory import Source
-from .audit_checks import Evidence, answer_all, nudges, surprises
+from .audit_checks import Evidence, answer_all, check_masks, nudges, surprises
 from .audit_report import AuditFailed, AuditReport, Check
 from .audited_rows import AuditedRow, trained_by_author
 from .equal_calls import notes_on_equal_calls
@@ -42,15 +42,19 @@ class FirstStepAudit:
 
     Example:
         audit = FirstStepAudit(trainer)      # before the first generation
-        report = audit.run(batches)          # its micro-batches, in the order of training
+        report = audit.run(batches, masks)   # its micro-batches, in the order of training
     """
 
     def __init__(self, trainer: Any):
         self.trainer = trainer
         self.witness = RewardWitness(trainer)
 
-    def run(self, batches: Sequence[Batch]) -> AuditReport:
+    def run(self, batches: Sequence[Batch], masks: Sequence[Tensor]) -> AuditReport:
         """The report, which the main process prints.
+
+        Args:
+            batches: the micro-batches of the generation.
+            masks: [B, C] of each, 1 = the trainer is about to train this token.
 
         Raises:
             AuditFailed: on every process, when a check fails on one of them.
@@ -61,7 +65,7 @@ class FirstStepAudit:
             report = AuditReport(TITLE, (Check("everything", None, "each process has only a part of the weights"),))
         else:
             with untouched(trainer.model), trainer.accelerator.autocast():
-                report = self.examine(batches)
+                report = self.examine(batches, masks)
                 report = replace(report, notes=(*report.notes, *self.witness.notes(), *self.notes_on_tools()))
         trainer.audit_report = report
         if trainer.accelerator.is_main_process:
@@ -74,8 +78,8 @@ class FirstStepAudit:
         """Environments have a state, so that equal calls may well get different results there."""
         return [] if self.trainer.environments else notes_on_equal_calls(self.trainer.trajectories)
 
-    def examine(self, batches: Sequence[Batch]) -> AuditReport:
-        """The row proof over all micro-batches, all else on the first of them that has an observation."""
+    def examine(self, batches: Sequence[Batch], masks: Sequence[Tensor]) -> AuditReport:
+        """The row proof and the masks over all micro-batches, all else on the first of them that has an observation."""
         advantages = [value for batch in batches for value in batch_advantages(batch)]
         if self.trainer.trajectories:
             rows = sampled_rows(self.trainer)
@@ -91,7 +95,12 @@ class FirstStepAudit:
         ordered = iter(rows[match] for match in matches if match is not None)
         by_batch = [[next(ordered) for _ in batch["completion_ids"]] for batch in batches]
         number = next((i for i, members in enumerate(by_batch) if nudges(members)), 0)
-        return examine_batch(self.trainer, batches[number], by_batch[number], self.counts(by_batch, number), together)
+        report = examine_batch(self.trainer, batches[number], by_batch[number], self.counts(by_batch, number), together)
+        if not self.trainer.trajectories:
+            return report
+        members = [row for rows in by_batch for row in rows]
+        masked = check_masks(members, [mask for batch in masks for mask in batch.tolist()])
+        return replace(report, checks=(*report.checks, masked))
 
     def with_expected_advantages(self, rows: list[AuditedRow]) -> tuple[list[AuditedRow], str]:
         """The rows with the advantages that their own rewards make, and a sentence if a reward went astray."""

@@ -63,6 +63,8 @@ def judge_template(
 ) -> TemplateVerdict:
     """`check_template` without printing."""
     check_tokenizer(tokenizer)
+    if chat_template is not None and not chat_template.strip():
+        raise ValueError("the chat template is empty; pass one that shows messages, or none for the tokenizer's own")
     kwargs = {**template_kwargs, **({"chat_template": chat_template} if chat_template else {})}
     stop_ids = {tokenizer.eos_token_id} if stop_token_ids is None else set(stop_token_ids)
     all_tools = [*(tools or ()), TOOL]

@@ -222,7 +222,7 @@ class EnvMaskGRPOTrainer(GuardedEnvironments):
         annotate_windows(batches, totals, window, self.accelerator.num_processes)
         if self.first_step_audit is not None and self.model.training:
             audit, self.first_step_audit = self.first_step_audit, None
-            audit.run(batches)
+            audit.run(batches, masks)
 
     def compute_loss(
         self, model: Any, inputs: Batch, return_outputs: bool = False, num_items_in_batch: Any = None
