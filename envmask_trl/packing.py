@@ -163,7 +163,7 @@ def _check(batch: Mapping[str, Sequence[Any]], parallel: list[str], max_total_le
             raise ValueError(f"column {name} has {len(values)} rows but completion_ids has {num_rows}")
     for index, ids in enumerate(batch["completion_ids"]):
         for name in ("prompt_ids", "completion_ids"):
-            _check_ids(index, name, batch[name][index])
+            check_ids(index, name, batch[name][index])
         for name in parallel:
             values = batch[name][index]
             found = "nothing" if values is None else f"{len(values)} values"
@@ -177,7 +177,12 @@ def _check(batch: Mapping[str, Sequence[Any]], parallel: list[str], max_total_le
             raise ValueError(f"row {index}: env_mask holds {wrong[0]!r}, expected only 0 (environment) and 1 (sampled)")
 
 
-def _check_ids(index: int, name: str, ids: Any) -> None:
+def check_ids(index: int, name: str, ids: Any) -> None:
+    """Raise unless a row is a list of token ids.
+
+    Example:
+        check_ids(3, "completion_ids", [10, None])  # row 3: completion_ids holds None, expected only token ids, ...
+    """
     if not isinstance(ids, (list, tuple)):
         raise ValueError(f"row {index}: {name} is {ids!r}, expected a list of token ids")
     for token_id in ids:

@@ -2,7 +2,9 @@
 
 import json
 
+import numpy as np
 import pytest
+import torch
 
 from envmask_trl import (
     CallStatus,
@@ -177,6 +179,47 @@ def test_a_sampler_that_returns_fewer_samples_than_contexts_is_named():
         run_rollouts([PROMPT] * 2, tokenizer=tokenizer(), sampler=Short(), tools=[weather])
     with pytest.raises(ValueError, match="rollout 1 has no script, there are 1"):
         run_rollouts([PROMPT] * 2, tokenizer=tokenizer(), sampler=ScriptedSampler([[ids(ANSWER)]]), tools=[weather])
+
+
+class Plays:
+    """A sampler that returns what it was given."""
+
+    def __init__(self, samples):
+        self.samples = samples
+
+    def sample(self, contexts, max_new_tokens):
+        return self.samples
+
+
+@pytest.mark.parametrize("form", [list, np.array, torch.tensor])
+def test_ids_of_prompts_and_turns_may_be_tensors_or_arrays(form):
+    """As an engine gives them; the truth of an array was asked for, or a row was made of tensors."""
+    turn = list(ids(ANSWER))
+    sample = Sample(form(turn), form([-0.5] * len(turn)), "stop")
+    (row,) = run_rollouts([PROMPT], tokenizer=tokenizer(), sampler=Plays([sample]), prompt_ids=form([[1, 2, 3]]))
+    assert (row.prompt_ids, list(row.completion_ids), row.logprobs) == ((1, 2, 3), turn, (-0.5,) * len(turn))
+    assert {type(token_id) for token_id in (*row.prompt_ids, *row.completion_ids)} == {int}
+
+
+@pytest.mark.parametrize(
+    ("ids_", "logprobs", "message"),
+    [
+        ((5, -1), None, "a sample has -1 among its ids"),
+        ((5, None), None, "a sample has None among its ids"),
+        ((5.0,), None, "a sample has 5.0 among its ids"),
+        ([[5, 6]], None, r"a sample has \[5, 6\] among its ids"),
+        ((5, 6), (-0.1,), "a sample has 2 ids but 1 log-probs"),
+        ((), (-0.1,), "a sample has 0 ids but 1 log-probs"),
+    ],
+)
+def test_a_sample_that_is_no_turn_is_named_where_it_is_made(ids_, logprobs, message):
+    with pytest.raises(ValueError, match=message):
+        Sample(ids_, logprobs, "stop")
+
+
+def test_a_sampler_that_returns_nothing_is_named():
+    with pytest.raises(ValueError, match="the sampler returned a NoneType, expected a list with one sample per"):
+        run_rollouts([PROMPT], tokenizer=tokenizer(), sampler=Plays(None))
 
 
 @pytest.mark.parametrize("reason", ["eos", "max_tokens", None])

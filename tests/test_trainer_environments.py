@@ -137,6 +137,13 @@ def test_a_rollout_function_is_called_and_its_mask_is_used(tmp_path):
         ({"env_mask": [[1, 0, 1]] * 3}, "column env_mask has 3 rows but completion_ids has 4"),
         ({"env_mask": [[1, 0, 2]] * 4}, "row 0: env_mask holds 2, expected only 0"),
         ({"logprobs": [[-0.1]] * 4}, "row 0: logprobs has 1 values but completion_ids has 3"),
+        ({"completion_ids": [10, 20, 11, 12]}, "row 0: completion_ids is 10, expected a list of token ids"),
+        (
+            {"completion_ids": [[10, 20, 99_999]] * 4},
+            "row 0: completion_ids holds 99999, but the model knows ids below",
+        ),
+        ({"prompt_ids": [[1, 2]] * 3 + [[1, 99_999]]}, "row 3: prompt_ids holds 99999, but the model knows ids below"),
+        ({"completion_ids": [[10, -1, 11]] * 4}, "row 0: completion_ids holds -1, expected only token ids"),
         ({"completion_ids": [[]] * 4, "env_mask": [[]] * 4, "logprobs": [[]] * 4}, "row 0: completion_ids is empty"),
     ],
 )

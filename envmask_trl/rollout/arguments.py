@@ -118,6 +118,10 @@ def check_encoder(encoder: Any, tools: Sequence[Callable[..., Any]] | None, temp
 
 def check_samples(samples: Sequence[Any], contexts: Sequence[Any]) -> None:
     """Raise unless the sampler gave one sample per context: a missing one would shift all that follow."""
+    if not isinstance(samples, Sequence):
+        raise ValueError(
+            f"the sampler returned a {type(samples).__name__}, expected a list with one sample per context"
+        )
     if len(samples) != len(contexts):
         raise ValueError(f"the sampler returned {len(samples)} samples for {len(contexts)} contexts, expected one each")
 

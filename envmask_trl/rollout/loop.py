@@ -17,7 +17,7 @@ from .environments import tools_by_name
 from .episodes import Environments, Episode, all_tools, encode_prompt, open_episodes
 from .limits import RolloutLimits
 from .observations import ObservationEncoder
-from .samplers import OverlappingSampler, Sample, Sampler
+from .samplers import OverlappingSampler, Sample, Sampler, as_tuple
 from .search.tag_protocol import TagProtocol
 from .state import RolloutState
 from .tool_calls import InconsistentTurn, ParsedTurn, TemplateParser, TurnParser, find_unusable, short_reason
@@ -104,7 +104,9 @@ def run_rollouts(
             prompts, tools=tools or (), row_tools=row_tools, environments=environments, rows=rows, runner=runner
         ) as episodes,
     ):
-        ids = prompt_ids or [encode_prompt(e.prompt, e.tools, tokenizer, kwargs) for e in episodes]
+        ids: Any = prompt_ids
+        if prompt_ids is None:
+            ids = [encode_prompt(e.prompt, e.tools, tokenizer, kwargs) for e in episodes]
         states = [new_state(i, *pair, limits) for i, pair in enumerate(zip(episodes, ids, strict=True))]
         if protocol is not None:
             parser, encoder = parser or protocol.parse, encoder or protocol.encoder(limits)
@@ -139,7 +141,7 @@ def new_state(index: int, episode: Episode, prompt_ids: Sequence[int], limits: R
     state = RolloutState(
         index,
         episode.prompt,
-        tuple(prompt_ids),
+        as_tuple(prompt_ids),
         tools=bind_contexts(tools.items(), context),
         ordered_tools=episode.ordered_tools | {name for name, tool in tools.items() if takes_context(tool)},
         tool_context=context,

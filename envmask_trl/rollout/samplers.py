@@ -2,7 +2,10 @@
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from numbers import Integral
+from typing import Any, Literal, Protocol
+
+from ..packing import Array
 
 FinishReason = Literal["stop", "length"]
 
@@ -32,11 +35,23 @@ class Sample:
     finish_reason: FinishReason  # "stop": ended by a stop token or stop string; "length": cut by its budget
 
     def __post_init__(self) -> None:
+        ids, logprobs = as_tuple(self.token_ids), None if self.logprobs is None else as_tuple(self.logprobs)
+        object.__setattr__(self, "token_ids", ids)
+        object.__setattr__(self, "logprobs", logprobs)
+        wrong = [token_id for token_id in ids if not isinstance(token_id, Integral) or token_id < 0]
+        if wrong or (logprobs is not None and len(logprobs) != len(ids)):
+            found = f"{wrong[0]!r} among its ids" if wrong else f"{len(ids)} ids but {len(logprobs or ())} log-probs"
+            raise ValueError(f"a sample has {found}; expected ids from 0 on, and a log-prob for each or None at all")
         if self.finish_reason not in ("stop", "length"):
             raise ValueError(
                 f"finish_reason is {self.finish_reason!r}, expected 'stop' (the model ended its turn) or 'length' (its "
                 "budget did, and nothing of the turn is run)"
             )
+
+
+def as_tuple(values: Any) -> tuple:
+    """Of a list, an array or a tensor of one row."""
+    return tuple(values.tolist() if isinstance(values, Array) else values)
 
 
 class Sampler(Protocol):

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
-from ..packing import pack_rollouts
+from ..packing import check_ids, pack_rollouts
 from ..trajectory import Source, Trajectory
 
 REWARD_COLUMNS = ("trajectories", "completion_texts", "model_texts", "stop_reasons", "unfinished", "cut_observations")
@@ -112,8 +112,11 @@ def checked_rollout_func(rollout_func: Callable[..., dict[str, Any]]) -> Callabl
         columns: dict[str, Any] = {name: as_lists(rows) for name, rows in given.items() if rows is not None}
         for name in ("prompt_ids", "completion_ids"):
             for index, ids in enumerate(columns.get(name, ())):
+                check_ids(index, name, ids)
                 if not ids:
                     raise ValueError(f"row {index}: {name} is empty; return at least one token")
+                if max(ids) >= (size := trainer.model.config.get_text_config().vocab_size):
+                    raise ValueError(f"row {index}: {name} holds {max(ids)}, but the model knows ids below {size}")
         columns.setdefault("env_mask", [[1] * len(ids) for ids in columns["completion_ids"]])
         if len(columns["completion_ids"]) != len(prompts):
             raise ValueError(
