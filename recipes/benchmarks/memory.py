@@ -25,7 +25,8 @@ from .workloads import make_workload
 def loss_memory(*, quick: bool, repeats: int) -> Result:
     """(f) What the loss step of (c) needs beyond what was there before."""
     mib: dict[str, float] = {}
-    for sides in [SIDES] if quick else [(side,) for side in SIDES]:
+    processes: list[tuple[str, ...]] = [SIDES] if quick else [(side,) for side in SIDES]
+    for sides in processes:
         mib |= measured_apart(*sides, quick=quick)
     figure = Figure("peak of the loss step", mib["ours"] / mib["trl"], "x", mib["trl"], mib["ours"], 0.5, at_most=True)
     workload = make_workload(QUICK if quick else LONG)
