@@ -179,9 +179,7 @@ def test_a_function_that_returns_too_few_rewards_is_named():
     def one(completions, **columns):
         return [1.0]
 
-    with pytest.raises(
-        ValueError, match=r"'one' returned 1 values, expected a list .* for each of 4 rollouts"
-    ):
+    with pytest.raises(ValueError, match=r"'one' returned 1 values, expected a list .* for each of 4 rollouts"):
         compose(bounded(one, low=0, high=1))(completions=["a"] * 4)
 
 

@@ -124,8 +124,6 @@ def test_truncated_rows_of_a_rollout_function_are_left_out_when_asked_for(option
     ],
 )
 def test_what_a_rollout_function_returns_wrongly_is_named_by_row(output, message, tmp_path):
-    """Columns of other lengths than the ids would train tokens under the mask of their neighbours."""
-
     def wrong(prompts, trainer):
         is_whole = output is None or "without" in message
         return output if is_whole else rollout(prompts, trainer, **output)

@@ -73,9 +73,7 @@ def mask_observations(
     reader: ConversationReader | TaggedTextReader
     if tags is None:
         stop_ids = {tokenizer.eos_token_id} if stop_token_ids is None else set(stop_token_ids)
-        reader = ConversationReader(
-            tokenizer, stop_token_ids=stop_ids, template_kwargs=kwargs, by_kind=weights.by_part
-        )
+        reader = ConversationReader(tokenizer, stop_token_ids=stop_ids, template_kwargs=kwargs, by_kind=weights.by_part)
     else:
         reader = TaggedTextReader(
             tokenizer, tag_format(tags), encoding=encoding, template_kwargs=kwargs, by_kind=weights.by_part
