@@ -62,6 +62,9 @@ class ContentGuard:
         self.control_ids = frozenset(added.values())
         self._literal = literal_pattern(list(added))
         self._mark = literal_pattern(list(marks))
+        self._normaliser = tokenizer.backend_tokenizer.normalizer
+        normalised = [token.content for token in tokenizer.added_tokens_decoder.values() if token.normalized]
+        self._made = literal_pattern([self._normal(text) for text in normalised if text in added])
 
     def opening(self, scaffold: str) -> str:
         """The ordinary text that opens the model's turn at the end of `scaffold`; "" where a control token is in it."""
@@ -73,10 +76,23 @@ class ContentGuard:
         found = [(match.start(), match.start() + len(match.group(1))) for match in matches]
         if opening:
             found += [(m.start(), m.start() + len(opening)) for m in re.finditer(f"(?={re.escape(opening)})", text)]
-        return sorted(set(found))
+        made = [span for span in self._find_made(text) if not overlaps(*span, found)]
+        return sorted({*found, *made})
+
+    def _find_made(self, text: str) -> list[tuple[int, int]]:
+        """Where the tokenizer's normaliser makes control tokens of what is none, such as full-width letters."""
+        if self._normaliser is None or not self._made.search(self._normal(text)):
+            return []
+        encoding = self.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+        pairs = zip(encoding["input_ids"], encoding["offset_mapping"], strict=True)
+        return [tuple(span) for token_id, span in pairs if token_id in self.control_ids]
+
+    def _normal(self, text: str) -> str:
+        return text if self._normaliser is None else str(self._normaliser.normalize_str(text))
 
     def apply(self, content: str, opening: str = "") -> str:
-        """The content under the policy."""
+        """The content under the policy, without lone surrogates, which no tokenizer takes."""
+        content = content.encode("utf-8", errors="replace").decode("utf-8")
         starts = {start for start, _ in self.find(content, opening)}
         if self.policy == "split" or not starts:
             return content
@@ -103,14 +119,16 @@ class ContentGuard:
                 for start, end in touching
             }
         )
+        starts, ends = [0, *cuts], [*cuts, len(text)]
+        parts = [text[start:end] for start, end in zip(starts, ends, strict=True)]
+        encoded = self.tokenizer(parts, add_special_tokens=False, return_offsets_mapping=True)
         tokens: list[SourcedToken] = []
-        for start, end in zip([0, *cuts], [*cuts, len(text)], strict=True):
-            encoding = self.tokenizer(text[start:end], add_special_tokens=False, return_offsets_mapping=True)
-            for token_id, (left, right) in zip(encoding["input_ids"], encoding["offset_mapping"], strict=True):
+        for start, ids, offsets in zip(starts, encoded["input_ids"], encoded["offset_mapping"], strict=True):
+            for token_id, (left, right) in zip(ids, offsets, strict=True):
                 source = Source.ENV if overlaps(start + left, start + right, spans) else Source.TEMPLATE
                 is_forged = source is Source.ENV and token_id in self.control_ids
-                ids = self._spelled(text[start + left : start + right]) if is_forged else [token_id]
-                tokens += [SourcedToken(each, source, start + left, start + right) for each in ids]
+                spelled = self._spelled(text[start + left : start + right]) if is_forged else [token_id]
+                tokens += [SourcedToken(each, source, start + left, start + right) for each in spelled]
         return tokens
 
     def offsets(self, content: str) -> list[tuple[int, int]]:
@@ -123,8 +141,12 @@ class ContentGuard:
         return next((left + 1 for left, right in offsets if right - left > 1), 1)
 
     def _spelled(self, text: str) -> list[int]:
-        """The ids of each character alone: a normaliser has made a control token of what was none."""
-        return [i for char in text for i in self.tokenizer(char, add_special_tokens=False)["input_ids"]]
+        """The ids of each character alone: a normaliser has made a control token of what was none.
+
+        A single character that it makes a control token of has no other ids, and is left out.
+        """
+        ids = (i for char in text for i in self.tokenizer(char, add_special_tokens=False)["input_ids"])
+        return [token_id for token_id in ids if token_id not in self.control_ids]
 
 
 def literal_pattern(literals: list[str]) -> re.Pattern[str]:

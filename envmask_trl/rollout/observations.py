@@ -178,7 +178,8 @@ class ObservationEncoder:
         self, contents: list[str], max_tokens: int | None, encoded: Callable[[list[str]], Encoded]
     ) -> tuple[list[str], Encoded] | None:
         """The contents, cut as little as it takes for `encoded` of them to have `max_tokens`; None if they cannot."""
-        known = [max(limit, 1) for limit in (self.max_observation_tokens, max_tokens) if limit is not None]
+        room = None if max_tokens is None else max(max_tokens, self.min_content_tokens)
+        known = [limit for limit in (self.max_observation_tokens, room) if limit is not None]
         texts = [self._cut(text, min(known, default=None)) for text in contents]  # megabytes are not tokenised for it
         target: int | None = None  # tokens of all contents; falls in each pass, so the passes end
         while True:
@@ -189,7 +190,9 @@ class ObservationEncoder:
             sizes = [len(self.guard.offsets(text)) for text in texts]
             target = sum(sizes) - excess if target is None else min(target - 1, sum(sizes) - excess)
             limits = even_limits(sizes, target)
-            if any(limit < min(self.min_content_tokens, size) for limit, size in zip(limits, sizes, strict=True)):
+            if target < 0 or any(
+                limit < min(self.min_content_tokens, size) for limit, size in zip(limits, sizes, strict=True)
+            ):
                 return None
             texts = [self._cut(text, limit) for text, limit in zip(contents, limits, strict=True)]
 
