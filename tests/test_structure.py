@@ -57,7 +57,7 @@ def test_the_layers_name_every_module():
     assert {p.relative_to(PACKAGE).parts[0].removesuffix(".py") for p in FILES} - {"__init__"} == set(LAYERS)
 
 
-def test_private_names_of_trl_stand_in_one_file():
+def test_private_names_of_trl_stand_in_two_files():
     from trl import GRPOTrainer
 
     private = {name for name in dir(GRPOTrainer) if name.startswith("_") and not name.startswith("__")}
