@@ -4,7 +4,8 @@ import pytest
 
 from envmask_trl import RolloutLimits, ScriptedSampler, StopReason, mask_observations, run_rollouts
 
-from .template_pairs import APPENDS, PAIRS, QUESTION, REFUSED, RESULT, answer, call, fake_conversation, load, weather
+from .known_pairs import APPENDS, PAIRS, REFUSED, load
+from .template_pairs import QUESTION, RESULT, answer, call, fake_conversation, weather
 
 TRAINABLE = [pair for pair, verdict in PAIRS.items() if verdict != REFUSED]
 

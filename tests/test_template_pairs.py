@@ -12,17 +12,14 @@ from trl.chat_template_utils import get_training_chat_template
 from envmask_trl import ParsedTurn, RolloutLimits, ScriptedSampler, Source, StopReason, ToolCall, run_rollouts
 from envmask_trl.inspect.template_verdict import FindingKind
 
+from .known_pairs import PAIRS, REFUSED, Pair, load
 from .template_pairs import (
     CALL,
-    PAIRS,
     QUESTION,
-    REFUSED,
-    Pair,
     encoder_of,
     fake_conversation,
     holds,
     ids,
-    load,
     opens_a_turn,
     verdict_of,
     weather,
