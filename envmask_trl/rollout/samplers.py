@@ -5,8 +5,6 @@ from dataclasses import dataclass
 from numbers import Integral
 from typing import Any, Literal, Protocol
 
-from ..packing import Array
-
 FinishReason = Literal["stop", "length"]
 
 
@@ -51,7 +49,7 @@ class Sample:
 
 def as_tuple(values: Any) -> tuple:
     """Of a list, an array or a tensor of one row."""
-    return tuple(values.tolist() if isinstance(values, Array) else values)
+    return tuple(values.tolist() if hasattr(values, "tolist") else values)
 
 
 class Sampler(Protocol):
