@@ -11,16 +11,13 @@ All that can go on start a wave together. What a rollout writes is the same whic
 from collections.abc import Set
 from dataclasses import dataclass, field
 from time import perf_counter
-from typing import TYPE_CHECKING
 
 from ..trajectory import ToolResult
 from .arguments import check_samples
 from .samplers import OverlappingSampler, Sample
 from .state import RolloutState
 from .tool_flight import ToolFlight
-
-if TYPE_CHECKING:
-    from .loop import TurnLoop
+from .turn_loop import TurnLoop
 
 Results = dict[int, list[ToolResult]]  # of each rollout, one per call
 SHORTEST_S = 0.02  # for this long every call of a wave is waited for
@@ -35,7 +32,7 @@ class Waves:
         Waves(loop, sampler, ToolFlight(runner)).play(live)
     """
 
-    loop: "TurnLoop"
+    loop: TurnLoop
     sampler: OverlappingSampler
     flight: ToolFlight
     waiting: dict[int, RolloutState] = field(default_factory=dict)  # whose tools are at work

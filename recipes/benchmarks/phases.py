@@ -12,11 +12,11 @@ from .trainers import make_trainer, run_step
 from .workloads import make_workload
 
 BOOKKEEPING = "mask, pack, align, metrics"
-READING, STARTING = "rollout/loop.py:take_turn", "rollout/waves.py:set_to_work"  # while others are sampled
+READING, STARTING = "rollout/turn_loop.py:take_turn", "rollout/waves.py:set_to_work"  # while others are sampled
 PHASES = {  # phase -> functions that are it, as ends of file names with a function
     "sampling": ["rollout/kept_cache.py:sample"],
     "tools": ["rollout/waves.py:collect", STARTING],  # as far as rollouts wait for them
-    "reading calls, writing observations": [READING, "rollout/loop.py:show_results"],
+    "reading calls, writing observations": [READING, "rollout/turn_loop.py:show_results"],
     BOOKKEEPING: [
         "training/rows.py:to_columns",
         "training/rows.py:trl_rows",
