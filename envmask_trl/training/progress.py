@@ -2,10 +2,17 @@
 
 import time
 from collections.abc import Mapping
+from typing import Any
 
-from transformers import PrinterCallback, ProgressCallback, Trainer, TrainerCallback, TrainingArguments
-from transformers import TrainerControl as Control
-from transformers import TrainerState as State
+from transformers import (
+    PrinterCallback,
+    ProgressCallback,
+    Trainer,
+    TrainerCallback,
+    TrainerControl,
+    TrainerState,
+    TrainingArguments,
+)
 
 LOGGED = {  # what a line shows of the trainer's log, by the name that it has there
     "loss": "loss",
@@ -38,8 +45,15 @@ class ProgressLine(TrainerCallback):
         trainer.remove_callback(ProgressCallback)
         trainer.add_callback(self)
 
-    def on_log(self, args: TrainingArguments, state: State, control: Control, logs: dict, **_: object) -> None:
-        now = time.perf_counter()
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: Mapping[str, Any] | None = None,
+        **_: Any,
+    ) -> None:
+        now, logs = time.perf_counter(), logs or {}
         is_due = now - self.printed >= self.every_s or state.global_step == state.max_steps
         values = [f"{name} {short(float(logs[key]))}" for name, key in self.shown.items() if key in logs]
         if not (values and is_due and state.is_world_process_zero):
