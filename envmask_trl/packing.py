@@ -66,7 +66,7 @@ def pack_rollouts(
     absent = [name for name in parallel_columns if name not in batch and name not in PARALLEL_COLUMNS]
     if absent:
         raise ValueError(f"parallel_columns names {absent}, which the batch does not have; found {sorted(batch)}")
-    batch = {name: _as_lists(values) for name, values in batch.items()}
+    batch = {name: as_lists(values) for name, values in batch.items()}
     parallel = ["completion_ids", "env_mask", *(name for name in parallel_columns if _present(batch, name))]
     _check(batch, parallel, max_total_length)
     _warn_of_uncut(batch, parallel, max_total_length)
@@ -118,7 +118,7 @@ def _rows(batch: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
     return [dict(zip(batch, values, strict=True)) for values in zip(*batch.values(), strict=True)]
 
 
-def _as_lists(values: Sequence[Any]) -> Sequence[Any]:
+def as_lists(values: Any) -> list[Any]:
     """Rows that are tensors or arrays as lists; a column that is one as a list of its rows."""
     values = values.tolist() if hasattr(values, "tolist") else values
     return [row.tolist() if hasattr(row, "tolist") else row for row in values]

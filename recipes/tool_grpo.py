@@ -110,7 +110,7 @@ def read_dataset(source: str, script: ScriptArguments) -> Dataset:
         return rows.map(lambda row, i: with_prompt(row, f"{source}, row {i}", script.system_prompt), with_indices=True)
     if not Path(source).is_file():
         raise FileNotFoundError(f"dataset: there is no file {source!r} in {os.getcwd()}")
-    lines = enumerate(Path(source).read_text(encoding="utf-8").splitlines(), start=1)
+    lines = enumerate(Path(source).read_text(encoding="utf-8").split("\n"), start=1)
     rows = [(f"{source}, row {number}", line) for number, line in lines if line.strip()]
     if not rows:
         raise ValueError(f"dataset: {source} has no rows")

@@ -7,6 +7,8 @@ from typing import Any
 from transformers.utils import get_json_schema
 from transformers.utils.chat_template_utils import DocstringParsingException, TypeHintParsingException
 
+from ..rewards.functions import name_of
+
 TAKES_ANY = inspect.Parameter.VAR_KEYWORD
 BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
@@ -116,10 +118,6 @@ def check_accepts(what: str, function: Callable[..., Any], keywords: Sequence[st
         raise ValueError(
             f"{what} cannot take {', '.join(unknown)}, which it gets by name; add **kwargs to its arguments"
         )
-
-
-def name_of(function: Any) -> str:
-    return getattr(function, "__name__", None) or type(function).__name__
 
 
 def described(value: Any) -> str:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from ..masks import completion_mask_from_env_mask, select
-from .micro_batches import forward_cut, padded_share
+from .micro_batches import IGNORED, forward_cut, padded_share
 
 if TYPE_CHECKING:
     from .shared_prefix import TreeForward
@@ -115,7 +115,7 @@ class ScoredModel:
         self.next_row += labels.size(0)
         foreign = torch.ones_like(labels, dtype=torch.bool)
         foreign[:, -rows.size(1) :] = rows == 0
-        inputs["labels"] = labels.masked_fill(foreign, -100)
+        inputs["labels"] = labels.masked_fill(foreign, IGNORED)
         output = (self.forward or forward_cut)(self.model, **inputs)
         if self.log_value is not None:
             is_tree = self.forward is not None and self.forward.shares(inputs)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
-from ..packing import check_ids, pack_rollouts
+from ..packing import as_lists, check_ids, pack_rollouts
 from ..trajectory import Source, Trajectory
 
 REWARD_COLUMNS = ("trajectories", "completion_texts", "model_texts", "stop_reasons", "unfinished", "cut_observations")
@@ -102,40 +102,39 @@ def checked_rollout_func(rollout_func: Callable[..., dict[str, Any]]) -> Callabl
 
     def rollout(prompts: list, trainer: Any) -> dict[str, Any]:
         output = rollout_func(prompts, trainer)
-        missing = [name for name in ROLLOUT_KEYS if not isinstance(output, Mapping) or name not in output]
-        if missing:
-            raise ValueError(
-                f"rollout_func returned a {type(output).__name__} without {', '.join(missing)}; expected a dict with "
-                f"{', '.join(ROLLOUT_KEYS)} and, unless all was sampled, env_mask"
-            )
-        given = {name: output.get(name) for name in (*ROLLOUT_KEYS, "env_mask")}
-        columns: dict[str, Any] = {name: as_lists(rows) for name, rows in given.items() if rows is not None}
-        for name in ("prompt_ids", "completion_ids"):
-            for index, ids in enumerate(columns.get(name, ())):
-                check_ids(index, name, ids)
-                if not ids:
-                    raise ValueError(f"row {index}: {name} is empty; return at least one token")
-                if max(ids) >= (size := trainer.model.config.get_text_config().vocab_size):
-                    raise ValueError(f"row {index}: {name} holds {max(ids)}, but the model knows ids below {size}")
-        columns.setdefault("env_mask", [[1] * len(ids) for ids in columns["completion_ids"]])
-        if len(columns["completion_ids"]) != len(prompts):
-            raise ValueError(
-                f"rollout_func returned {len(columns['completion_ids'])} completions for {len(prompts)} prompts"
-            )
-        if all(values is None for values in columns.get("logprobs", ())):
-            columns["logprobs"] = None
-        pack_rollouts(
-            {k: v for k, v in columns.items() if v is not None}, max_total_length=1
-        )  # checks the columns; its cut is not used
-        return {**output, **columns}
+        vocab_size = trainer.model.config.get_text_config().vocab_size
+        return {**output, **checked_columns(output, num_prompts=len(prompts), vocab_size=vocab_size)}
 
     return rollout
 
 
-def as_lists(rows: Any) -> list:
-    """Rows of lists, of what may be a tensor or an array."""
-    rows = rows.tolist() if hasattr(rows, "tolist") else rows
-    return [row.tolist() if hasattr(row, "tolist") else row for row in rows]
+def checked_columns(output: Any, *, num_prompts: int, vocab_size: int) -> dict[str, Any]:
+    """The token columns of what a rollout function returned, as lists, `env_mask` of ones where it gave none."""
+    missing = [name for name in ROLLOUT_KEYS if not isinstance(output, Mapping) or name not in output]
+    if missing:
+        raise ValueError(
+            f"rollout_func returned a {type(output).__name__} without {', '.join(missing)}; expected a dict with "
+            f"{', '.join(ROLLOUT_KEYS)} and, unless all was sampled, env_mask"
+        )
+    given = {name: output.get(name) for name in (*ROLLOUT_KEYS, "env_mask")}
+    columns: dict[str, Any] = {name: as_lists(rows) for name, rows in given.items() if rows is not None}
+    for name in ("prompt_ids", "completion_ids"):
+        for index, ids in enumerate(columns.get(name, ())):
+            check_ids(index, name, ids)
+            if not ids:
+                raise ValueError(f"row {index}: {name} is empty; return at least one token")
+            if max(ids) >= vocab_size:
+                raise ValueError(f"row {index}: {name} holds {max(ids)}, but the model knows ids below {vocab_size}")
+    columns.setdefault("env_mask", [[1] * len(ids) for ids in columns["completion_ids"]])
+    if len(columns["completion_ids"]) != num_prompts:
+        raise ValueError(
+            f"rollout_func returned {len(columns['completion_ids'])} completions for {num_prompts} prompts"
+        )
+    if all(values is None for values in columns.get("logprobs", ())):
+        columns["logprobs"] = None
+    present = {name: rows for name, rows in columns.items() if rows is not None}
+    pack_rollouts(present, max_total_length=1)  # for its checks; the cut is not used
+    return columns
 
 
 def check_finite(rewards_per_func: Any, names: Sequence[str]) -> None:

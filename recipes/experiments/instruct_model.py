@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from datasets import Dataset
 from peft import LoraConfig
-from transformers import PreTrainedModel, PreTrainedTokenizerBase, PrinterCallback, set_seed
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, set_seed
 from transformers.trainer_utils import get_last_checkpoint
 from trl import SFTConfig, SFTTrainer
 
@@ -148,8 +148,7 @@ def warm_up(model_path: str, folder: Path, *, size: dict[str, int], seed: int) -
         **SHARED,
     )
     trainer = SFTTrainer(model, config, train_dataset=masked, processing_class=tokenizer, peft_config=lora(model))
-    trainer.remove_callback(PrinterCallback)
-    trainer.add_callback(ProgressLine("SFT", {"loss": "loss"}))
+    ProgressLine("SFT", {"loss": "loss"}).instead_of_the_log(trainer)
     trainer.train(resume_from_checkpoint=last_checkpoint(folder / "sft-trainer"))
     save_merged(trainer.model, tokenizer, folder / "sft")
     return {"loss": [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]}
@@ -185,8 +184,7 @@ def reinforce(folder: Path, *, size: dict[str, int], seed: int) -> dict[str, lis
         tools=short_tools(day),
         peft_config=lora(model),
     )
-    trainer.remove_callback(PrinterCallback)
-    trainer.add_callback(ProgressLine("GRPO", {"right answers": METRIC}))
+    ProgressLine("GRPO", {"right answers": METRIC}).instead_of_the_log(trainer)
     trainer.train(resume_from_checkpoint=last_checkpoint(folder / "grpo"))
     save_merged(trainer.model, tokenizer, folder / "model")
     logs = [entry for entry in trainer.state.log_history if METRIC in entry]

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from datasets import Dataset
-from transformers import PreTrainedModel, PreTrainedTokenizerBase, PrinterCallback
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from envmask_trl import EnvMaskGRPOConfig, EnvMaskGRPOTrainer, ProgressLine, RolloutLimits, TagProtocol
 
@@ -72,8 +72,7 @@ def reinforce(
         processing_class=tokenizer,
         protocol=protocol,
         peft_config=peft_config,
-        callbacks=[ProgressLine("GRPO", {"exact match": METRIC})],
     )
-    trainer.remove_callback(PrinterCallback)
+    ProgressLine("GRPO", {"exact match": METRIC}).instead_of_the_log(trainer)
     trainer.train()
     return trainer.model, [entry[METRIC] for entry in trainer.state.log_history if METRIC in entry]

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from datasets import Dataset
-from transformers import PreTrainedModel, PreTrainedTokenizerBase, PrinterCallback
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from envmask_trl import EnvMaskGRPOConfig, EnvMaskGRPOTrainer, ProgressLine
 
@@ -66,8 +66,7 @@ def reinforce(
         train_dataset=Dataset.from_list(rows),
         processing_class=tokenizer,
         tools=tools,
-        callbacks=[ProgressLine("GRPO", {"right answers": METRIC})],
     )
-    trainer.remove_callback(PrinterCallback)
+    ProgressLine("GRPO", {"right answers": METRIC}).instead_of_the_log(trainer)
     trainer.train()
     return [entry[METRIC] for entry in trainer.state.log_history if METRIC in entry]
