@@ -9,7 +9,10 @@ import pytest
 from transformers.utils import get_json_schema
 
 from envmask_trl import CallStatus, ObservationEncoder, RolloutContext, RolloutLimits, ToolRunner, check_template
+from envmask_trl.inspect.lint.tool_schemas import to_schemas
+from envmask_trl.rewards.calls import argument_validators
 from envmask_trl.rollout.tool_context import hide_context
+from envmask_trl.sft.conversations import ConversationReader
 
 from .scripted_turns import ANSWER, PROMPT, call, play, tokenizer
 from .trained_scripts import make_trainer
@@ -139,6 +142,24 @@ def test_templates_are_checked_and_observations_written_with_such_tools():
     encoder = ObservationEncoder(tokenizer(), tools=[count], stop_token_ids={tokenizer().eos_token_id})
     (row,) = play([says("a"), ANSWER], tools=[count], encoder=encoder, limits=RolloutLimits())
     assert contents(row) == ["0.0 a"]
+
+
+def of_demonstrations(tool):
+    encoder = ConversationReader(tokenizer(), stop_token_ids=[tokenizer().eos_token_id])
+    return encoder.setting([tool]).schemas[0]["function"]["parameters"]
+
+
+OFF_THE_LOOP = {
+    "demonstrations": of_demonstrations,
+    "rewards": lambda tool: argument_validators([tool])["count"].schema,
+    "lint": lambda tool: to_schemas([tool])[0]["function"]["parameters"],
+}
+
+
+@pytest.mark.parametrize("parameters", OFF_THE_LOOP.values(), ids=OFF_THE_LOOP)
+def test_the_context_is_no_argument_where_the_tool_is_given_to_something_else_than_the_loop(parameters):
+    """Its docstring cannot describe what the model must not know of, so the schema of the raw tool was an error."""
+    assert list(parameters(count)["properties"]) == ["word"]
 
 
 def test_a_trainer_plays_tools_that_take_a_context(tmp_path):

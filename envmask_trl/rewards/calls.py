@@ -8,6 +8,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from ..rollout.tool_context import hide_context
 from ..trajectory import CallStatus, ToolCall, ToolResult
 from .code import same
 from .reading import Rollout, Turn, split_thinking
@@ -110,7 +111,7 @@ def argument_validators(tools: Sequence[Tool]) -> dict[str, Any]:
     validators = {}
     for tool in listed:
         try:
-            schema = get_json_schema(tool) if callable(tool) else tool
+            schema = get_json_schema(hide_context(tool)) if callable(tool) else tool
             function = schema.get("function", schema)
             parameters = {"type": "object", "additionalProperties": False, **(function.get("parameters") or {})}
             Draft202012Validator.check_schema(parameters)

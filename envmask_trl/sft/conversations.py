@@ -18,6 +18,7 @@ from ..rollout.observations import ObservationEncoder
 from ..rollout.response_templates import QUESTION, render
 from ..rollout.state import numbered
 from ..rollout.tool_calls import read_calls
+from ..rollout.tool_context import hide_context
 from ..trajectory import Message, Source, ToolCall
 from .arrow import restored
 from .message_check import check_messages
@@ -73,7 +74,7 @@ class ConversationReader:
         self._settings: dict[str, Setting] = {}
 
     def setting(self, tools: Tools) -> Setting:
-        schemas = [get_json_schema(tool) if callable(tool) else tool for tool in tools]
+        schemas = [get_json_schema(hide_context(tool)) if callable(tool) else tool for tool in tools]
         key = json.dumps(schemas, default=str)
         if key not in self._settings:
             encoder = ObservationEncoder(

@@ -8,6 +8,7 @@ from jsonschema import Draft202012Validator, SchemaError
 from referencing import Registry
 from referencing.exceptions import Unresolvable
 
+from ...rollout.tool_context import hide_context
 from ...trajectory import ToolCall
 from .findings import Kind, Problem, echo
 from .rows import describe_json_error, read_json
@@ -182,7 +183,7 @@ def schema_of(tool: Callable[..., Any]) -> dict[str, Any]:
     from transformers.utils import get_json_schema
 
     try:
-        return get_json_schema(tool)
+        return get_json_schema(hide_context(tool))
     except Exception as error:  # of classes that transformers does not make public
         name = getattr(tool, "__name__", type(tool).__name__)
         expected = "expected a docstring with a line for each argument under Args:, and a type for each"
