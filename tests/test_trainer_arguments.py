@@ -119,7 +119,7 @@ def test_truncated_rows_of_a_rollout_function_are_left_out_when_asked_for(option
         (None, "rollout_func returned a NoneType without prompt_ids, completion_ids, logprobs; expected a dict"),
         ({"completion_ids": [[1]] * 4}, "rollout_func returned a dict without prompt_ids, logprobs"),
         ({"prompt_ids": [[1], [], [1], [1]]}, "row 1: prompt_ids is empty"),
-        ({"completion_ids": [[1, 2, 3], None, [1], [1]]}, "row 1: completion_ids is empty"),
+        ({"completion_ids": [[1, 2, 3], None, [1], [1]]}, "row 1: completion_ids is None, expected a list of token"),
         ({"logprobs": [[-0.1] * 3, None, [-0.1] * 3, [-0.1] * 3]}, "row 1: logprobs has nothing"),
     ],
 )

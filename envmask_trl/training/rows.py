@@ -103,7 +103,8 @@ def checked_rollout_func(rollout_func: Callable[..., dict[str, Any]]) -> Callabl
     def rollout(prompts: list, trainer: Any) -> dict[str, Any]:
         output = rollout_func(prompts, trainer)
         vocab_size = trainer.model.config.get_text_config().vocab_size
-        return {**output, **checked_columns(output, num_prompts=len(prompts), vocab_size=vocab_size)}
+        columns = checked_columns(output, num_prompts=len(prompts), vocab_size=vocab_size)
+        return {**output, **columns}
 
     return rollout
 
