@@ -19,8 +19,8 @@ from transformers.utils import get_json_schema
 from envmask_trl import mask_observations
 
 from .optimizer import MuonWithAdamW
-from .progress import EVERY_S
 
+EVERY_S = 4.0  # from one line of progress to the next
 BATCH_SIZE = 8  # small batches learn to copy sooner than large ones in the same time
 NEIGHBOURHOOD = 4  # batches whose rows are sorted by length together
 MUON_LEARNING_RATE = 0.005  # matrices; with AdamW alone copying is not learned within minutes
