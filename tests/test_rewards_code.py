@@ -27,8 +27,12 @@ CHEATS = {
     "is equal to everything": "class All(int):\n    __eq__ = lambda s, o: True\n    __hash__ = int.__hash__\n"
     "def add(a, b):\n    return All(0)\n",
     "knows one case": "def add(a, b):\n    return 3\n",
-    "writes the verdict itself": "open('values.jsonl', 'a').write('{\"number\": 0, \"value\": true}\\n')\n"
-    "def add(a, b):\n    return True\n",
+    "writes the verdict itself": "import os\nfor n in range(64):\n    try:\n"
+    '        os.write(n, b\'{"number": 0, "value": true}\\n\')\n    except OSError: pass\n'
+    "def add(a, b):\n    return 7\n",
+    "writes an answer that ends its reader": "import os\nfor n in range(64):\n    try:\n"
+    "        os.write(n, b'[' * 99_999 + b'\\n{\"number\": Infinity}\\n')\n    except OSError: pass\n",
+    "returns more than a float holds": "def add(a, b):\n    return 10**400\n",
     "patches json": 'import json\njson.dumps = lambda *a, **k: \'{"number": 0, "value": true}\'\ndef add(a, b): pass\n',
     "eats memory": "x = [0] * 10**10\n",
     "does not compile": "def add(a, b) return\n",
@@ -39,6 +43,16 @@ CHEATS = {
 @pytest.mark.parametrize("program", CHEATS.values(), ids=CHEATS)
 def test_a_program_that_does_not_work_is_not_paid_whatever_it_does(program):
     assert paid(program) == 0.0
+
+
+def test_a_number_beyond_all_floats_is_wrong_and_ends_no_step():
+    assert not same(10**400, 1.0) and not same(1.0, 10**400) and same(10**400, 10**400)
+
+
+@pytest.mark.parametrize("test", ["assert 3 == add(1, 2)", "assert add(1, 2) is None", "assert True is add(1, 2)"])
+def test_what_is_equal_to_everything_is_not_paid_whichever_side_the_value_stands_on(test):
+    (case,) = read_cases([test])
+    assert case.expression == "add(1, 2)" and not case.truth and case.expected in (3, None, True)
 
 
 @pytest.mark.parametrize("program", ["while True: pass\n", "import time\ntime.sleep(60)\n"])
@@ -61,6 +75,9 @@ def test_a_program_that_works_is_paid_and_a_half_right_one_by_its_share():
         "import os\nos.system('true')",
         "import subprocess\nsubprocess.run(['true'])",
         "import os\nos.fork()",
+        "import multiprocessing\nmultiprocessing.get_context('spawn').Process(target=print).start()",
+        "import sys\ndel sys.modules['_posixsubprocess']\nimport _posixsubprocess",
+        "import __main__\n__main__.inside = lambda *_: True\nopen('{outside}', 'w')",
         "import os\nos.kill(os.getppid(), 9)",
         "import ctypes",
         "open('{outside}', 'w')",
@@ -112,8 +129,11 @@ def test_tests_come_in_two_forms_and_anything_else_is_named():
         ("f()", {"a": 1}, False),
     ]
     assert read_cases("assert f() == 'x'")[0].expected == "x"
-    with pytest.raises(ValueError, match=r"unit_tests found the test 'import math', expected one `assert \.\.\.`"):
-        read_cases(["import math"])
+    for wrong, shown in ((["import math"], "import math"), ("5", "5")):
+        with pytest.raises(ValueError, match=rf"unit_tests found the test '{shown}', expected one `assert \.\.\.`"):
+            read_cases(wrong)
+    assert read_cases('{"call": "f()", "equals": 1}')[0].expected == 1
+    assert read_cases(["assert f() == 1e999"])[0].truth  # no JSON holds it: decided inside, or none could pass
 
 
 def test_setup_runs_before_the_program():
@@ -128,7 +148,7 @@ def test_values_are_compared_as_json():
 
 
 def test_no_worker_is_refused_before_any_program_runs():
-    with pytest.raises(ValueError, match="unit_tests got workers=0, expected at least 1"):
+    with pytest.raises(ValueError, match="unit_tests got workers=0, expected a whole number, at least 1"):
         rules.unit_tests(workers=0)
 
 

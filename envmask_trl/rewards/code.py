@@ -74,8 +74,8 @@ def unit_tests(
 
     A test is `{"call": "add(1, 2)", "equals": 3}` or `"assert add(1, 2) == 3"`; the column holds a list of them, or the
     list as JSON text. Values are compared outside of the sandbox, by their JSON (a tuple equals a list, numbers within
-    1e-9), so the program sees neither what is expected nor the comparison. `assert` of anything but `== literal` is
-    decided inside: a program written to cheat can make it true.
+    1e-9), so the program sees neither what is expected nor the comparison. `assert` of anything but `== literal` (or
+    `is None`) is decided inside: a program written to cheat can make it true.
 
     Example:
         unit_tests()(completions=["def add(a, b): return a + b"], tests=[["assert add(1, 2) == 3"]])     # [1.0]
@@ -103,9 +103,10 @@ def read_cases(tests: str | Sequence[str | Mapping[str, Any]] | None) -> list[Ca
     """
     if isinstance(tests, str):
         try:
-            return read_cases(json.loads(tests))
+            listed = json.loads(tests)
         except ValueError:
             return [case_of(tests)]
+        return read_cases(listed if isinstance(listed, list) else [listed])
     return [case_of(test) for test in tests or ()]
 
 
@@ -123,16 +124,18 @@ def case_of(test: str | Mapping[str, Any]) -> Case:
             "{'call': ..., 'equals': ...}; put imports and helpers into setup_column"
         )
     match statement.test:
-        case ast.Compare(left=left, ops=[ast.Eq()], comparators=[right]) if (literal := literal_of(right)) is not None:
-            return Case(ast.unparse(left), literal[0])
+        case ast.Compare(left=left, ops=[ast.Eq() | ast.Is()], comparators=[right]):
+            for value, other in ((left, right), (right, left)):
+                if (literal := literal_of(other)) is not None and literal_of(value) is None:
+                    return Case(ast.unparse(value), literal[0])
     return Case(f"bool({ast.unparse(statement.test)})", truth=True)
 
 
 def literal_of(node: ast.expr) -> tuple[Any] | None:
     """(value,) as JSON holds it, or None for what is no literal or no JSON (a set, bytes)."""
     try:
-        return (json.loads(json.dumps(ast.literal_eval(node))),)
-    except (ValueError, TypeError):
+        return (json.loads(json.dumps(ast.literal_eval(node), allow_nan=False)),)
+    except (ValueError, TypeError, MemoryError, RecursionError):
         return None
 
 
@@ -152,5 +155,8 @@ def same(found: Any, expected: Any) -> bool:
         )
     if isinstance(expected, float) or isinstance(found, float):
         numbers = all(isinstance(each, int | float) and not isinstance(each, bool) for each in (found, expected))
-        return numbers and isclose(found, expected, rel_tol=1e-9, abs_tol=1e-9)
+        try:
+            return numbers and isclose(found, expected, rel_tol=1e-9, abs_tol=1e-9)
+        except OverflowError:  # a whole number beyond all floats
+            return False
     return type(found) is type(expected) and found == expected

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from shutil import which
-from typing import Any
+from typing import IO, Any
 
 CHILD = Path(__file__).with_name("sandbox_child.py")
 
@@ -71,18 +71,24 @@ def evaluate(
     limits = limits or SandboxLimits()
     with tempfile.TemporaryDirectory(prefix="envmask-code-", ignore_cleanup_errors=True) as folder:
         job = {"code": code, "setup": setup, "expressions": expressions, "limits": as_rlimits(limits)}
-        ended = run_child(json.dumps(job), Path(folder), limits)
-        outcomes = read_outcomes(Path(folder) / "values.jsonl")
+        with tempfile.TemporaryFile() as values:  # without a name: the code cannot put something else in its place
+            ended = run_child(json.dumps(job), Path(folder), limits, values)
+            values.seek(0)
+            outcomes = read_outcomes(values.read(limits.file_mb * 2**20))
     missing = ended or "the code ended the process before this expression"
     return [outcomes.get(number, Outcome(error=missing)) for number in range(len(expressions))]
 
 
-def run_child(job: str, folder: Path, limits: SandboxLimits) -> str:
-    """Run the child to its end or its deadline; why it has no more values, "" if it ended by itself."""
+def run_child(job: str, folder: Path, limits: SandboxLimits, values: IO[bytes]) -> str:
+    """Run the child to its end or its deadline; why it has no more values, "" if it ended by itself.
+
+    Args:
+        values: an open file for the child's answers.
+    """
     process = subprocess.Popen(
         [*network_cut(), sys.executable, "-I", "-S", str(CHILD)],
         stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
+        stdout=values,
         stderr=subprocess.DEVNULL,
         cwd=folder,
         env={},
@@ -105,14 +111,14 @@ def kill_group(process: subprocess.Popen) -> None:
     process.wait()
 
 
-def read_outcomes(path: Path) -> dict[int, Outcome]:
+def read_outcomes(answers: bytes) -> dict[int, Outcome]:
     """The lines that the child wrote, by number of the expression; a line that is no such thing is left out."""
     outcomes: dict[int, Outcome] = {}
-    for line in path.read_text(errors="replace").splitlines() if path.exists() else ():
+    for line in answers.split(b"\n"):
         try:
             entry = json.loads(line)
             number, error = int(entry["number"]), str(entry.get("error") or "")
-        except (ValueError, TypeError, KeyError, AttributeError):
+        except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
             continue
         outcomes.setdefault(number, Outcome(None if error else entry.get("value"), error))
     return outcomes

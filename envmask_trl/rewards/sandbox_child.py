@@ -1,8 +1,9 @@
-"""The program inside the sandbox: reads a job from stdin, writes one line per expression to `values.jsonl`.
+"""The program inside the sandbox: reads a job from stdin, writes one line per expression to what was its stdout.
 
 Run as a script with nothing of this package on its path, so it imports the standard library only.
 """
 
+import _posixsubprocess
 import json
 import os
 import resource
@@ -10,7 +11,8 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from os.path import realpath
-from typing import Any
+from types import ModuleType
+from typing import Any, NoReturn
 
 REFUSED = (
     "socket.",
@@ -23,6 +25,7 @@ REFUSED = (
     "os.kill",
     "ctypes.",
 )
+REFUSED_MODULES = ("ctypes", "_ctypes", "_posixsubprocess")  # the last one is imported already
 WRITING = (
     "os.remove",
     "os.rename",
@@ -40,13 +43,26 @@ def main() -> None:
     job = json.loads(sys.stdin.read())
     for name, value in job["limits"].items():
         resource.setrlimit(getattr(resource, name), (value, value))
-    with open("values.jsonl", "w", buffering=1) as out:
+    with os.fdopen(os.dup(sys.stdout.fileno()), "w", buffering=1) as out:
+        with open(os.devnull, "w") as nowhere:
+            os.dup2(nowhere.fileno(), sys.stdout.fileno())
+        scope = hidden_main()
+        _posixsubprocess.fork_exec = refuse_process  # raises no audit event; `multiprocessing` calls it by itself
         sys.addaudithook(guard(os.getcwd()))
-        scope: dict[str, Any] = {"__name__": "__sandbox__"}
         failed = attempt(partial(run, job, scope))
         for number, expression in enumerate(job["expressions"]):
             entry = {"number": number, **(failed or attempt(partial(eval, expression, scope)))}
             out.write(json.dumps(entry) + "\n")
+
+
+def hidden_main() -> dict[str, Any]:
+    """The names of the code under test, whose `import __main__` finds them and not this script's."""
+    sys.modules["__main__"] = module = ModuleType("__sandbox__")
+    return vars(module)
+
+
+def refuse_process(*_: Any) -> NoReturn:
+    raise PermissionError("starting a process is not allowed here")
 
 
 def run(job: dict[str, Any], scope: dict[str, Any]) -> None:
@@ -65,10 +81,13 @@ def attempt(work: Callable[[], Any]) -> dict[str, Any]:
 
 
 def guard(home: str) -> Callable[[str, tuple], None]:
-    """An audit hook that refuses what the code under test has no business with; it cannot be removed again."""
+    """An audit hook that refuses what the code under test has no business with.
+
+    It cannot be removed again; code that patches `os` or climbs through frames can still mislead it.
+    """
 
     def refuse(event: str, arguments: tuple) -> None:
-        if event.startswith(REFUSED) or (event == "import" and arguments[0] in ("ctypes", "_ctypes")):
+        if event.startswith(REFUSED) or (event == "import" and arguments[0] in REFUSED_MODULES):
             raise PermissionError(f"{event} is not allowed here")
         if event == "open" and may_write(arguments) and not inside(home, arguments[0]):
             raise PermissionError("open for writing is allowed in the current directory only")
