@@ -142,6 +142,9 @@ def test_doctor_says_what_is_installed_and_whether_the_template_trains(model_fol
     template.write_text("{{ raise_exception('never') }}")
     assert main(["doctor", model_folder, "--template", str(template)]) == 1
     assert "NOT OK" in capsys.readouterr().out
+    assert main(["doctor", model_folder, "--tools", "tests.test_template_turns:undocumented"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("envmask-trl doctor: tools: undocumented cannot be shown") and said.count("\n") == 1
 
 
 def test_a_version_that_does_not_fit_is_told_with_the_command_that_helps():

@@ -2,6 +2,8 @@
 
 from collections.abc import Collection
 from contextlib import suppress
+from dataclasses import replace
+from types import NoneType
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase
@@ -12,8 +14,10 @@ from ..rollout.observations import ObservationEncoder
 from ..rollout.response_templates import QUESTION, find_response_template, render
 from ..rollout.turn_block import TurnBlock
 from ..trajectory import Source
+from .lint.tool_schemas import to_schemas
 from .template_history import rewrites
-from .template_probe import CALL, RENDER_ERRORS, TOOL, TemplateProbe, error_of
+from .template_probe import CALL, RENDER_ERRORS, TOOL, TWO_CALLS, TemplateProbe, call_id, error_of
+from .template_turns import left_out, openings
 from .template_verdict import Finding, FindingKind, TemplateVerdict
 
 TOOLS_NOT_SHOWN = (
@@ -67,25 +71,67 @@ def judge_template(
         raise ValueError("the chat template is empty; pass one that shows messages, or none for the tokenizer's own")
     kwargs = {**template_kwargs, **({"chat_template": chat_template} if chat_template else {})}
     stop_ids = {tokenizer.eos_token_id} if stop_token_ids is None else set(stop_token_ids)
-    all_tools = [*(tools or ()), TOOL]
+    all_tools = [*schemas_of(tools), TOOL]
     encoder = ObservationEncoder(tokenizer, tools=all_tools, stop_token_ids=stop_ids, template_kwargs=kwargs)
-    if problem := error_of(lambda: render(tokenizer, [QUESTION], all_tools, kwargs, add_generation_prompt=True)):
-        remedy = "pass another chat_template, or set what it misses on the tokenizer"
-        return _refused(FindingKind.RAISES, f"the template raises on a user's question: {problem}; {remedy}")
+    if sentence := raises_on(tokenizer, all_tools, kwargs):
+        return _refused(FindingKind.RAISES, sentence)
     try:
         block = encoder.renderer.block([CALL])
     except ValueError as error:
         return _refused(FindingKind.NO_RESULTS, str(error))
     probe = TemplateProbe(tokenizer, all_tools, kwargs, encoder.renderer.stop_texts, block.has_tool_role)
     findings = [
+        *openings(probe),
         *_stop_findings(probe, block, encoder.guard),
         *_call_findings(probe),
         *_block_findings(encoder, block),
         *_tool_findings(probe),
-        *_input_findings(probe),
+        *_input_findings(probe, as_user=(as_user := two_results_as_user(encoder))),
+        *left_out(probe, as_user=as_user),
         *rewrites(probe),
     ]
     return TemplateVerdict(tuple(findings), between="...".join(block.pieces))
+
+
+def schemas_of(tools: list | None) -> list:
+    """The tools as the template is given them.
+
+    Raises:
+        ValueError: no list, or a function that has no schema; says what is expected.
+    """
+    if not isinstance(tools, list | tuple | NoneType):
+        raise ValueError(
+            f"tools is a {type(tools).__name__}, expected a list of functions or schemas; write tools=[...]"
+        )
+    return to_schemas(tools or ())
+
+
+def raises_on(tokenizer: PreTrainedTokenizerBase, tools: list, kwargs: dict[str, Any]) -> str:
+    """On what of the simplest prompt the template raises, and the remedy; "" if it raises on nothing.
+
+    Args:
+        tools: the last one is the probe's own.
+    """
+
+    def problem(shown: list) -> str:
+        return error_of(lambda: render(tokenizer, [QUESTION], shown, kwargs, add_generation_prompt=True))
+
+    if not (raised := problem(tools)):
+        return ""
+    if problem([]):
+        remedy = "pass another chat_template, or set what it misses on the tokenizer"
+        return f"the template raises on a user's question: {raised}; {remedy}"
+    if problem(tools[-1:]):
+        return f"the template raises when there are tools: {raised}; use a template that takes tools"
+    return f"the template raises on the tools that it was given: {raised}; pass tools whose schemas it can show"
+
+
+def two_results_as_user(encoder: ObservationEncoder) -> bool:
+    """Whether the results of two calls are shown as a user's turn, although that of one is not."""
+    try:
+        return not encoder.renderer.block([CALL, replace(CALL, id=call_id(1))]).has_tool_role
+    except ValueError:
+        return False
 
 
 def _refused(kind: FindingKind, sentence: str) -> TemplateVerdict:
@@ -155,9 +201,11 @@ def _tool_findings(probe: TemplateProbe) -> list[Finding]:
     return [Finding(FindingKind.TOOLS_NOT_SHOWN, TOOLS_NOT_SHOWN)]
 
 
-def _input_findings(probe: TemplateProbe) -> list[Finding]:
+def _input_findings(probe: TemplateProbe, *, as_user: bool) -> list[Finding]:
     """What the template cannot show, where a rollout or a demonstration may have it."""
     problems = probe.problems()
+    if as_user and TWO_CALLS in problems:
+        problems[TWO_CALLS] += "; the results of such calls are shown as a user's turn"
     findings = []
     if not probe.has_tool_role:
         problem = problems.pop("a tool's message", "")

@@ -1,7 +1,8 @@
 """A made-up conversation, rendered by a chat template as it grows. Knows messages and texts: no judgement."""
 
+import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
 
@@ -13,6 +14,7 @@ from ..trajectory import ToolCall
 
 RENDER_ERRORS = (TemplateError, TypeError, ValueError)
 THOUGHT, SCHEMA = "envmaskThought", "envmaskSchema"  # stand in the conversation where thinking and tools do
+CITIES, RESULTS, BESIDE = ("Bergen", "Tromso"), ("8 degrees", "3 degrees"), "Let me look it up."
 CALL = ToolCall("call00000", "envmask_probe", {"city": "Oslo"})
 TOOL = {
     "type": "function",
@@ -34,6 +36,10 @@ EVENTS = (
     "the user speaks again",
     "the turn is written",
 )
+CLOCK = "envmaskClock"
+STOPPED_CLOCK = f"{{%- macro strftime_now(format) -%}}{CLOCK}{{{{ format }}}}{CLOCK}{{%- endmacro %}}"
+TWO_CALLS = "two calls in one turn"
+LONG = 12  # calls in the first turn of the long conversation, and turns in it
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +53,7 @@ class Rendering:
     event: str  # what has just happened
     text: str
     opened: bool  # ends in an opening for the model, not in a turn of the model
+    marks: tuple[str, ...] = ()  # what stands in its messages: each question, call, result and answer
 
 
 @dataclass(frozen=True)
@@ -66,6 +73,13 @@ class TemplateProbe:
     def render(self, messages: list[dict[str, Any]], *, opened: bool = False) -> str:
         return render(self.tokenizer, messages, self.tools, self.template_kwargs, add_generation_prompt=opened)
 
+    def with_stopped_clock(self) -> "TemplateProbe":
+        """The same probe with the clock's format in place of a date; itself if the template reads no clock."""
+        template = self.tokenizer.get_chat_template(self.template_kwargs.get("chat_template"), self.tools)
+        stopped = replace(self, template_kwargs=self.template_kwargs | {"chat_template": STOPPED_CLOCK + template})
+        reads_one = "strftime_now" in template and not error_of(partial(stopped.render, self.messages()[:1]))
+        return stopped if reads_one else self
+
     def steps(self, thought: str = "") -> list[Rendering]:
         """The conversation after each message, as far as the template can render it."""
         messages, steps = self.messages(thought), []
@@ -75,13 +89,36 @@ class TemplateProbe:
                 text = self.render(messages[:number], opened=opened)
             except RENDER_ERRORS:
                 break
-            steps.append(Rendering(event, text if opened else up_to_stop(text, self.stop_texts), opened))
+            text = text if opened else up_to_stop(text, self.stop_texts)
+            steps.append(Rendering(event, text, opened, marks_of(messages[:number])))
         return steps
+
+    def long_steps(self) -> list[Rendering]:
+        """A conversation behind the third and the last result of its first turn, and after many turns."""
+        messages, steps = self.long_conversation(), []
+        events = {7: "three results are there", 1 + 2 * LONG: f"{LONG} results are there"}
+        for length, event in (events | {len(messages): f"the user has spoken {LONG} times"}).items():
+            try:
+                text = self.render(messages[:length], opened=True)
+            except RENDER_ERRORS:
+                break
+            steps.append(Rendering(event, text, True, marks_of(messages[:length])))
+        return steps
+
+    def long_conversation(self) -> list[dict[str, Any]]:
+        """A question that takes LONG calls, then questions that take none; the last one waits for its answer."""
+        messages = [{"role": "user", "content": "question00?"}]
+        for number in range(LONG):
+            messages += self._call_and_result(f"city{number:02}", f"result{number:02}")
+        for number in range(1, LONG):
+            messages.append({"role": "assistant", "content": f"answer{number:02}"})
+            messages.append({"role": "user", "content": f"question{number:02}?"})
+        return messages
 
     def messages(self, thought: str = "") -> list[dict[str, Any]]:
         """The messages; the assistant's have `thought` and a number as their thinking."""
         thinking = [{"reasoning_content": f"{thought}{number}"} if thought else {} for number in range(3)]
-        called, result = self._call_and_result()
+        called, result = self._call_and_result("Oslo", "7 degrees")
         return [
             {"role": "user", "content": "How warm is Oslo?"},
             {**called, **thinking[0]},
@@ -113,14 +150,27 @@ class TemplateProbe:
             "a tool's message": [question, called if self.has_tool_role else objects, tool_result],
             "a second question": self.messages()[:5],
         }
+        if self.has_tool_role:
+            inputs |= {TWO_CALLS: self.two_calls(), "text beside a call": self.text_beside_a_call()}
         errors = {name: error_of(partial(self.render, shown)) for name, shown in inputs.items()}
         return {name: error for name, error in errors.items() if error}
 
-    def _call_and_result(self) -> tuple[dict[str, Any], dict[str, Any]]:
+    def two_calls(self) -> list[dict[str, Any]]:
+        """A question, a turn with two calls, and their results."""
+        return [self.messages()[0], call_message(*map(self._arguments, CITIES)), *map(result_message, RESULTS, (0, 1))]
+
+    def text_beside_a_call(self) -> list[dict[str, Any]]:
+        """A question, a turn with a text and a call, and its result."""
+        return [self.messages()[0], {**call_message(self._arguments(CITIES[0])), "content": BESIDE}, self.messages()[2]]
+
+    def _call_and_result(self, city: str, content: str) -> tuple[dict[str, Any], dict[str, Any]]:
         if not self.has_tool_role:
-            return {"role": "assistant", "content": "a call"}, {"role": "user", "content": "7 degrees"}
-        result = {"role": "tool", "name": CALL.name, "tool_call_id": CALL.id, "content": "7 degrees"}
-        return call_message('{"city": "Oslo"}' if self._wants_text else CALL.arguments), result
+            written = "a call" if city == "Oslo" else f"a call of {city}"
+            return {"role": "assistant", "content": written}, {"role": "user", "content": content}
+        return call_message(self._arguments(city)), result_message(content)
+
+    def _arguments(self, city: str) -> Any:
+        return json.dumps({"city": city}) if self._wants_text else {"city": city}
 
     @cached_property
     def _wants_text(self) -> bool:
@@ -129,10 +179,29 @@ class TemplateProbe:
         return bool(error_of(lambda: self.render([question, call_message(CALL.arguments)])))
 
 
-def call_message(arguments: Any) -> dict[str, Any]:
-    """An assistant's message with one call."""
-    call = {"type": "function", "id": CALL.id, "function": {"name": CALL.name, "arguments": arguments}}
-    return {"role": "assistant", "content": "", "tool_calls": [call]}
+def call_message(*arguments: Any) -> dict[str, Any]:
+    """An assistant's message with a call for each of the arguments."""
+    calls = [
+        {"type": "function", "id": call_id(number), "function": {"name": CALL.name, "arguments": each}}
+        for number, each in enumerate(arguments)
+    ]
+    return {"role": "assistant", "content": "", "tool_calls": calls}
+
+
+def result_message(content: str, number: int = 0) -> dict[str, Any]:
+    """The result of the call of that number in a turn."""
+    return {"role": "tool", "name": CALL.name, "tool_call_id": call_id(number), "content": content}
+
+
+def call_id(number: int) -> str:
+    return f"{CALL.id[:-1]}{number}"
+
+
+def marks_of(messages: list[dict[str, Any]]) -> tuple[str, ...]:
+    """What must stand in a rendering of the messages: their contents, and the cities that their calls ask for."""
+    calls = [call["function"]["arguments"] for message in messages for call in message.get("tool_calls", ())]
+    cities = [(json.loads(each) if isinstance(each, str) else each)["city"] for each in calls]
+    return (*(message["content"] for message in messages if message["content"]), *cities)
 
 
 def up_to_stop(text: str, stop_texts: Sequence[str]) -> str:

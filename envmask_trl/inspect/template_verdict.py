@@ -12,12 +12,17 @@ class FindingKind(StrEnum):
     TOOLS_NOT_SHOWN = "tools not shown"
     NO_TOOL_ROLE = "no tool role"
     NO_RESULTS = "shows no results"
+    LEFT_OUT = "left out"  # of two calls or results in one turn, or the text beside a call
+    DATED = "dated"  # the prompt says what day it is
+    NO_OPENING = "no opening"  # the model would have to write its own header
     STOP_TOKEN = "stop token"  # a turn does not end with a token that the model samples
     UNREADABLE_CALLS = "unreadable calls"
     FORGEABLE_TURN = "forgeable turn"  # a tool's result can open a turn
     CHANGED_BLOCK = "changed block"  # the tokenizer does not give the block's text back
     THINKING_DROPPED = "thinking dropped"
     SCHEMA_MOVED = "tool schema moved"
+    MESSAGES_DROPPED = "messages dropped"  # or cleared: their contents are gone
+    CHANGING_HEAD = "changing head"  # what stands before the first message, such as a count or the time
     LAST_TURN_BRANCH = "last-turn branch"
     OPENING = "opening"  # what opens a turn to be written is not what opens a written one
     MERGED_TOKENS = "merged tokens"  # the text only grows, the ids do not
@@ -36,6 +41,7 @@ class FindingKind(StrEnum):
 REFUSING = (
     FindingKind.RAISES,
     FindingKind.NO_RESULTS,
+    FindingKind.NO_OPENING,
     FindingKind.STOP_TOKEN,
     FindingKind.UNREADABLE_CALLS,
     FindingKind.FORGEABLE_TURN,
@@ -44,6 +50,8 @@ REFUSING = (
 REWRITING = (
     FindingKind.THINKING_DROPPED,
     FindingKind.SCHEMA_MOVED,
+    FindingKind.MESSAGES_DROPPED,
+    FindingKind.CHANGING_HEAD,
     FindingKind.LAST_TURN_BRANCH,
     FindingKind.OPENING,
 )
