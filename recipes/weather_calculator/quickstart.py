@@ -78,13 +78,7 @@ def main(output_dir: Path, *, seed: int, quick: bool) -> dict:
     save(model, tokenizer, output_dir / "sft")
     evaluate(PHASES[1])
     discovery_steps = round(DISCOVERY_SHARE * size["grpo_steps"])
-    tasks = [
-        row
-        for step in range(size["grpo_steps"])
-        for row in make_rows(
-            DISCOVERY if step < discovery_steps else PRACTICE, day=days["training"], seed=f"{seed}/{step}"
-        )
-    ]
+    tasks = make_tasks(size["grpo_steps"], discovery_steps=discovery_steps, day=days["training"], seed=seed)
     (output_dir / "tasks.jsonl").write_text("".join(json.dumps(row) + "\n" for row in tasks), encoding="utf-8")
     with timed("GRPO", seconds):
         rewards = reinforce(
@@ -103,6 +97,12 @@ def main(output_dir: Path, *, seed: int, quick: bool) -> dict:
     report = numbers(results, seconds=seconds, peak_gib=peak_memory_gib(), parameters=model.num_parameters(), seed=seed)
     write_report(report, rewards, discovery_steps=discovery_steps, output_dir=output_dir)
     return report
+
+
+def make_tasks(steps: int, *, discovery_steps: int, day: str, seed: int) -> list[dict]:
+    """The questions of all GRPO steps, in order: those of DISCOVERY first, then those of PRACTICE."""
+    mixes = [DISCOVERY] * discovery_steps + [PRACTICE] * (steps - discovery_steps)
+    return [row for step, mix in enumerate(mixes) for row in make_rows(mix, day=day, seed=f"{seed}/{step}")]
 
 
 def save(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
