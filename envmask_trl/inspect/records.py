@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..trajectory import Segment, Source, Trajectory
+from ..trajectory import Trajectory
 
 
 def rollout_columns(
@@ -90,19 +90,6 @@ def rows_of(file: Path) -> list[dict[str, Any]]:
             f"{file} cannot be read as parquet ({reason}); it is damaged or of another kind: copy it again, or move it "
             "out of the folder, and the other files can be read"
         ) from error
-
-
-def to_segments(
-    prompt_ids: Sequence[int], completion_ids: Sequence[int], sources: Sequence[str]
-) -> tuple[Segment, ...]:
-    """The segments of a saved row: runs of consecutive tokens with one author."""
-    segments = [Segment(Source.PROMPT, tuple(prompt_ids))]
-    start = 0
-    for end in range(1, len(sources) + 1):
-        if end == len(sources) or sources[end] != sources[start]:
-            segments.append(Segment(Source(sources[start]), tuple(completion_ids[start:end])))
-            start = end
-    return tuple(segments)
 
 
 def _result(result: Any) -> dict[str, Any]:
