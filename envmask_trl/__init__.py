@@ -62,6 +62,7 @@ _HOME = {
     "EnvMaskGRPOConfig": "training.config",
     "EnvMaskGRPOTrainer": "training.trainer",
     "ProgressLine": "training.progress",
+    "checkpoint_to_resume": "training.checkpoints",
     "save_rollouts": "inspect.records",
     "load_rollouts": "inspect.records",
     "view": "inspect.view",
@@ -117,6 +118,7 @@ if TYPE_CHECKING:
     from .sft.report import MaskReport, TooManyDropped
     from .sft.special_tokens import register_special_tokens
     from .sft.tag_format import TagFormat
+    from .training.checkpoints import checkpoint_to_resume
     from .training.config import EnvMaskGRPOConfig
     from .training.progress import ProgressLine
     from .training.trainer import EnvMaskGRPOTrainer

@@ -5,7 +5,8 @@
     accelerate launch --quiet recipes/tool_grpo.py --config recipes/configs/one_gpu_lora.yaml --learning_rate 2e-5
     accelerate launch --quiet recipes/tool_grpo.py --config FILE.yaml --resume_from_checkpoint true
 
-With `--quiet` a mistake ends in one sentence of this recipe, without it in accelerate's CalledProcessError below it.
+A mistake in what is given ends in one sentence and exit status 2; without `--quiet`, accelerate's CalledProcessError
+stands below it.
 A line of progress is printed every few seconds; all that is logged goes to `report_to` and into the checkpoints.
 
 Run it in the folder from which your tools and rewards can be imported. Every field of `EnvMaskGRPOConfig` and of
@@ -20,12 +21,12 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from json import JSONDecodeError, loads
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from datasets import Dataset, load_dataset
 from trl import ModelConfig, TrlParser, get_peft_config, get_quantization_config
 
-from envmask_trl import EnvMaskGRPOConfig, EnvMaskGRPOTrainer, ProgressLine
+from envmask_trl import EnvMaskGRPOConfig, EnvMaskGRPOTrainer, ProgressLine, checkpoint_to_resume
 
 
 @dataclass
@@ -48,34 +49,45 @@ class ScriptArguments:
 
 def main(script: ScriptArguments, config: EnvMaskGRPOConfig, model: ModelConfig) -> None:
     try:
-        check_model_path(model.model_name_or_path)
-        given = {
-            "reward_funcs": [import_path(path, "reward_funcs") for path in script.reward_funcs],
-            "tools": [import_path(path, "tools") for path in script.tools],
-            "train_dataset": read_dataset(script.dataset, script),
-            "eval_dataset": read_dataset(script.eval_dataset, script) if script.eval_dataset else None,
-        }
-        if script.environment_factory:
-            given["environment_factory"] = import_path(script.environment_factory, "environment_factory")
-    except (ValueError, FileNotFoundError) as error:
-        sys.exit(f"tool_grpo: {error}")
+        resume = config.resume_from_checkpoint
+        resume = checkpoint_to_resume(str(resume).lower() == "true" or resume, config.output_dir)
+        trainer = make_trainer(script, config, model)
+    except (ValueError, OSError, ImportError) as error:
+        refuse(error)
+    ProgressLine("GRPO").instead_of_the_log(trainer)
+    trainer.train(resume_from_checkpoint=resume)
+    trainer.save_model(config.output_dir)
+
+
+def make_trainer(script: ScriptArguments, config: EnvMaskGRPOConfig, model: ModelConfig) -> EnvMaskGRPOTrainer:
+    check_model_path(model.model_name_or_path)
+    given = {
+        "reward_funcs": [import_path(path, "reward_funcs") for path in script.reward_funcs],
+        "tools": [import_path(path, "tools") for path in script.tools],
+        "train_dataset": read_dataset(script.dataset, script),
+        "eval_dataset": read_dataset(script.eval_dataset, script) if script.eval_dataset else None,
+    }
+    if script.environment_factory:
+        given["environment_factory"] = import_path(script.environment_factory, "environment_factory")
     config.model_init_kwargs = {
         "revision": model.model_revision,
         "attn_implementation": model.attn_implementation,
         "dtype": model.dtype,
         **(config.model_init_kwargs or {}),
     }
-    trainer = EnvMaskGRPOTrainer(
+    return EnvMaskGRPOTrainer(
         model=model.model_name_or_path,
         args=config,
         quantization_config=get_quantization_config(model),
         peft_config=get_peft_config(model),
         **given,
     )
-    ProgressLine("GRPO").instead_of_the_log(trainer)
-    resume = config.resume_from_checkpoint
-    trainer.train(resume_from_checkpoint=True if str(resume).lower() == "true" else resume)
-    trainer.save_model(config.output_dir)
+
+
+def refuse(error: Exception) -> NoReturn:
+    """End the program with one sentence and exit status 2."""
+    print(f"tool_grpo: {' '.join(str(error).split())}", file=sys.stderr)
+    sys.exit(2)
 
 
 def check_model_path(path: str | None) -> None:
@@ -143,7 +155,7 @@ def parse(arguments: list[str] | None = None) -> tuple[ScriptArguments, EnvMaskG
     try:
         return TrlParser((ScriptArguments, EnvMaskGRPOConfig, ModelConfig)).parse_args_and_config(arguments)
     except (ValueError, FileNotFoundError) as error:
-        sys.exit(f"tool_grpo: {error}")
+        refuse(error)
 
 
 if __name__ == "__main__":

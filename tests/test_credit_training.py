@@ -251,6 +251,7 @@ def test_credit_by_turn_needs_the_turns(tmp_path):
         ({"credit": "ppo"}, "credit is 'ppo', expected one of 'outcome', 'turn_discounted', 'turn', 'gigpo'"),
         ({"void_policy": "no"}, "void_policy is 'no', expected one of 'train', 'mask_loss', 'drop'"),
         ({"turn_discount": 1.5}, "turn_discount is 1.5, expected a number from 0 to 1"),
+        ({"scale_rewards": "true"}, "scale_rewards is 'true', expected one of 'group', 'batch', 'none'"),
     ],
 )
 def test_a_wrong_option_is_named(options, message, tmp_path):

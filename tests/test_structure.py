@@ -148,6 +148,7 @@ def test_the_public_names_are_these_and_each_of_them_loads():
         "bounded",
         "check_packing",
         "check_template",
+        "checkpoint_to_resume",
         "completion_mask_from_env_mask",
         "compose",
         "hacking",

@@ -82,12 +82,30 @@ def test_two_steps_from_a_file_and_one_more_after_a_resume(tmp_path, monkeypatch
     AutoModelForCausalLM.from_pretrained("out")
 
 
-def test_a_mistake_is_one_sentence_before_any_work(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"tools": [], "reward_funcs": [], "dataset": "nothing.jsonl"}, "dataset: there is no file 'nothing.jsonl' in"),
+        ({"tools": ["json:dumps"]}, "tools[0], dumps: "),
+        (
+            {"reward_funcs": ["recipes.weather_calculator.tasks:needed_calls"]},
+            "'needed_calls' asks for needed, which is neither a column",
+        ),
+        ({"temperature": 0.7, "generation_kwargs": {"temperature": 0.5}}, "generation_kwargs has temperature 0.5, "),
+        ({"loss_type": "grpo2"}, "loss_type is 'grpo2', expected one of 'grpo', 'bnpo', "),
+        ({"per_device_train_batch_size": 3}, "num_generations"),
+        ({"resume_from_checkpoint": True}, "resume_from_checkpoint is True, but 'out' has no checkpoint to go on from"),
+        ({"resume_from_checkpoint": "out/checkpoint-9"}, "out/checkpoint-9 cannot be resumed: there is no such folder"),
+    ],
+)
+def test_a_mistake_is_one_sentence_and_exit_status_2_before_any_work(tmp_path, monkeypatch, capsys, fields, message):
     monkeypatch.chdir(tmp_path)
-    arguments = parse(["--config", str(prepare(tmp_path, tools=[], reward_funcs=[], dataset="nothing.jsonl"))])
+    monkeypatch.syspath_prepend(tmp_path)
+    arguments = ["--config", str(prepare(tmp_path, **fields))]
     with pytest.raises(SystemExit) as exit:
-        main(*arguments)
-    assert exit.value.code == f"tool_grpo: dataset: there is no file 'nothing.jsonl' in {tmp_path}"
+        main(*parse(arguments))
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert exit.value.code == 2 and said.startswith("tool_grpo: ") and message in said
 
 
 def test_a_folder_that_is_meant_as_a_model_must_exist():
@@ -109,8 +127,9 @@ def test_every_config_parses_and_names_what_exists(path):
 
 def test_an_unknown_field_of_a_config_is_named(tmp_path, capsys):
     config = prepare(tmp_path, max_observation_token=3)
-    with pytest.raises(SystemExit, match="max_observation_token"):
+    with pytest.raises(SystemExit, match="2"):
         parse(["--config", str(config)])
+    assert "max_observation_token" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,14 @@
 """What we lean on in TRL is still there. When TRL moves, the failing name says which hook moved."""
 
 import inspect
+import re
 
 import pytest
 from trl import GRPOConfig, GRPOTrainer
 from trl.trainer import grpo_trainer, utils
 
 from envmask_trl.training._trl import HOOKS, TEMPLATE_CHECKS, HookedGRPOTrainer
+from envmask_trl.training.config import OF_TRL
 
 PARAMETERS = {
     "_generate": ["self", "prompts"],
@@ -81,6 +83,12 @@ def test_row_mean_losses_are_those_that_trl_averages_over_rows():
         'if self.loss_type in ["grpo", "sapo"]:' in SOURCE and "loss = (per_token_loss * mask).sum(-1).mean()" in SOURCE
     )
     assert ROW_MEAN_LOSSES == ("grpo", "sapo", "luspo")
+
+
+def test_the_values_of_options_are_those_that_trl_knows():
+    for name, values in OF_TRL.items():
+        compared = re.findall(rf"self\.{name} (?:==|in) (\[[^\]]*\]|\"\w+\")", SOURCE)
+        assert {value for found in compared for value in re.findall(r"\w+", found)} == set(values), name
 
 
 def test_the_hooked_trainer_leaves_the_constructor_to_trl():

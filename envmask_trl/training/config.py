@@ -14,6 +14,12 @@ SamplerChoice = Literal["auto", "kept_cache", "trl"]
 LeftOut = Literal["train", "mask_loss", "drop"]  # see `left_out.py`
 Credit = Literal["outcome", "turn_discounted", "turn", "gigpo"]
 DEFAULT_ITERATIONS = 16
+OF_TRL = {  # TRL finds these wrong only behind the first rollouts
+    "loss_type": ("grpo", "bnpo", "dr_grpo", "dapo", "cispo", "sapo", "vespo", "luspo"),
+    "importance_sampling_level": ("token", "sequence"),
+    "scale_rewards": ("group", "batch", "none"),
+    "multi_objective_aggregation": ("sum_then_normalize", "normalize_then_sum"),
+}
 SWITCHES = (
     *("mask_env_tokens", "strict_observations", "shared_prefix", "balance_micro_batches"),
     *("overlap_tools", "audit_first_step", "save_rollouts"),
@@ -106,7 +112,7 @@ class EnvMaskGRPOConfig(GRPOConfig):
             "observation_mode": ("block", "diff"),
             "sampler": ("auto", "kept_cache", "trl"),
         }
-        for name, values in allowed.items():
+        for name, values in (allowed | OF_TRL).items():
             if getattr(self, name) not in values:
                 raise ValueError(f"{name} is {getattr(self, name)!r}, expected one of {', '.join(map(repr, values))}")
         for name in SWITCHES:

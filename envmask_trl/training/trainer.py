@@ -25,6 +25,7 @@ from ..trajectory import Trajectory
 from ._trl import any_template_accepted
 from ._trl_environments import GuardedEnvironments
 from .chat_format import chat_format
+from .checkpoints import checkpoint_to_resume
 from .config import DEFAULT_ITERATIONS, EnvMaskGRPOConfig
 from .left_out import left_out
 from .loss_inputs import (
@@ -138,6 +139,7 @@ class EnvMaskGRPOTrainer(GuardedEnvironments):
         return kwargs
 
     def train(self, resume_from_checkpoint: Any = None, *args: Any, **kwargs: Any) -> Any:
+        resume_from_checkpoint = checkpoint_to_resume(resume_from_checkpoint, self.args.output_dir)
         if not resume_from_checkpoint and self.args.save_rollouts:
             self.set_earlier_rollouts_aside()
         try:
