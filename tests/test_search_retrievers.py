@@ -113,6 +113,60 @@ def test_an_empty_corpus_and_a_folder_without_an_index_are_named(tmp_path, retri
         retriever(tmp_path, **options)
 
 
+def built_in(folder, rows=ROWS):
+    return BM25Retriever.build(rows, folder), DenseRetriever.build(rows, folder, encode=hashing_encoder)
+
+
+@pytest.mark.parametrize("kind", [0, 1], ids=["bm25", "dense"])
+def test_an_index_that_is_built_again_takes_nothing_from_under_a_reader(tmp_path, kind):
+    reader = built_in(tmp_path, [{"text": f"alpha {i} beta"} for i in range(200)])[kind]
+    built_in(tmp_path)
+    assert reader.search(["alpha 199 beta"], 1)[0][0].text == "alpha 199 beta"  # not a SIGBUS
+
+
+def test_a_build_that_fails_leaves_the_index_that_was_there(tmp_path):
+    built_in(tmp_path)
+    for build in (BM25Retriever.build, lambda rows, folder: DenseRetriever.build(rows, folder, encode=hashing_encoder)):
+        with pytest.raises(ValueError, match=r"found fields \['no'\]"):
+            build([{"text": "Oslo Oslo"}, {"no": 1}], tmp_path)
+    assert ids(BM25Retriever(tmp_path).search(["capital of Norway"], 1)) == [["a"]]
+    assert not list(tmp_path.glob(".new-*"))
+
+
+def test_an_index_of_other_documents_is_refused_and_one_that_moved_is_not(tmp_path):
+    built_in(tmp_path / "both")
+    (tmp_path / "both").rename(tmp_path / "moved")
+    assert ids(BM25Retriever(tmp_path / "moved").search(["Bergen"], 1)) == [["b"]]
+    assert ids(DenseRetriever(tmp_path / "moved", encode=hashing_encoder).search(["Bergen"], 1)) == [["b"]]
+    BM25Retriever.build(list(reversed(ROWS)), tmp_path / "moved")  # as many documents, of as many bytes
+    with pytest.raises(ValueError, match=r"the vectors index in .* is of other documents"):
+        DenseRetriever(tmp_path / "moved", encode=hashing_encoder)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("documents.jsonl", r"have \d+ bytes, expected \d+; build the index again"),
+        ("offsets.npy", "the documents in .* cannot be read"),
+        ("bm25/vocab.index.json", "the BM25 index in .* cannot be read"),
+        ("bm25/data.csc.index.npy", "the BM25 index in .* cannot be read"),
+        ("vectors.faiss", "the dense index in .* cannot be read"),
+    ],
+)
+def test_an_index_that_was_cut_is_refused_when_it_is_opened(tmp_path, name, said):
+    built_in(tmp_path)
+    whole = (tmp_path / name).read_bytes()
+    (tmp_path / name).write_bytes(whole[: len(whole) // 2])
+    is_dense = name == "vectors.faiss"
+    with pytest.raises(ValueError, match=said):
+        DenseRetriever(tmp_path, encode=hashing_encoder) if is_dense else BM25Retriever(tmp_path)
+
+
+def test_half_a_character_in_a_row_does_not_end_the_build(tmp_path):
+    (found,) = BM25Retriever.build([{"text": "good"}, {"text": "bad \ud83d end"}], tmp_path).search(["end"], 1)
+    assert found[0].text == "bad ? end"
+
+
 def test_dense_finds_the_nearest_and_is_opened_again(tmp_path):
     built = DenseRetriever.build(ROWS, tmp_path, encode=hashing_encoder, batch_size=2)
     assert ids(built.search(["the city Bergen in Norway", "京都市は京都府"], 1)) == [["b"], ["d"]]
@@ -144,6 +198,9 @@ def test_an_encoder_of_another_size_or_shape_is_named(tmp_path):
         DenseRetriever(tmp_path, encode=lambda texts: np.ones((len(texts), 3))).search(["x"], 1)
     with pytest.raises(ValueError, match=r"shape \(256,\) for 1 texts"):
         DenseRetriever(tmp_path, encode=lambda texts: hashing_encoder(texts)[0]).search(["x"], 1)
+    for wrong in (np.nan, np.inf):
+        with pytest.raises(ValueError, match="vectors for 1 texts that hold no finite numbers"):
+            DenseRetriever(tmp_path, encode=lambda texts, x=wrong: np.full((len(texts), 256), x)).search(["x"], 1)
     with pytest.raises(ValueError, match="must be trained"):
         DenseRetriever.build(ROWS, tmp_path, encode=hashing_encoder, factory="IVF2,Flat")
 

@@ -123,6 +123,10 @@ def test_a_document_full_of_tags_closes_nothing_answers_nothing_and_calls_nothin
         ("<search>  </search>", "malformed", "nothing between <search> and </search>"),
         ("b</answer>", "malformed", "</answer> without <answer>"),
         ("<answer></answer>", "answer", ""),
+        ("<answer>never closed", "malformed", "<answer> without </answer>"),
+        ("<answer>a <search>b</search>", "calls", "b"),
+        ("<search>a</answer>", "malformed", "</answer> without <answer>"),
+        ("<SEARCH>a</SEARCH>", "answer", ""),  # tags are read as they are spelled
     ],
 )
 def test_what_a_turn_means(written, kind, said):

@@ -139,7 +139,12 @@ def test_a_document_cannot_open_another():
     ]
 
 
-@pytest.mark.parametrize("options", [{"k": 0}, {"max_tokens": 0}, {"max_tokens": 9}])
+def test_half_a_character_in_a_document_does_not_fail_the_whole_round():
+    tool = SearchTool(Found("bad \ud83d end"), max_tokens=40, tokenizer=TOKENIZER)
+    assert tool.search("x") == "Doc 1(Title: T1) bad ? end"
+
+
+@pytest.mark.parametrize("options", [{"k": 0}, {"k": 1.5}, {"k": True}, {"max_tokens": 0}, {"max_tokens": 9}])
 def test_wrong_options_are_named(options):
     with pytest.raises(ValueError, match=f"SearchTool has .*{next(iter(options))}={next(iter(options.values()))}"):
         SearchTool(TwoDocuments(), **options)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from .corpus import DocumentStore, read_corpus
+from .corpus import DocumentStore, in_its_place_when_whole, read_corpus, write_digest
 from .retriever import Document
 from .words import split_words
 
@@ -30,7 +30,7 @@ class BM25Retriever:
         folder: an index that `build` has written.
 
     Raises:
-        ValueError: there is no index in the folder.
+        ValueError: there is no index in the folder, it cannot be read, or it is of other documents.
         ImportError: bm25s is not installed.
     """
 
@@ -40,8 +40,12 @@ class BM25Retriever:
             raise ValueError(
                 f"{folder} holds no BM25 index; write one with BM25Retriever.build(corpus, {str(folder)!r})"
             )
-        self.documents = DocumentStore(folder)
-        self.scores = load_bm25s().BM25.load(folder / SCORES, mmap=True, show_progress=False)
+        self.documents = DocumentStore(folder, SCORES)
+        bm25s = load_bm25s()
+        try:
+            self.scores = bm25s.BM25.load(folder / SCORES, mmap=True, show_progress=False)
+        except (OSError, ValueError, KeyError) as error:
+            raise ValueError(f"the BM25 index in {folder} cannot be read ({error}); build it again") from error
 
     @classmethod
     def build(cls, corpus: str | Path | Iterable[Mapping[str, Any]], folder: str | Path) -> "BM25Retriever":
@@ -52,14 +56,16 @@ class BM25Retriever:
         """
         bm25s, folder = load_bm25s(), Path(folder)
         rows = read_corpus(corpus) if isinstance(corpus, str | Path) else corpus
-        vocabulary: dict[str, int] = {"": 0}  # bm25s wants a word for documents that have none
-        ids = []
-        for row in DocumentStore.stream(rows, folder):
-            words = split_words(f"{row['title']} {row['text']}")
-            ids.append(array("i", [vocabulary.setdefault(word, len(vocabulary)) for word in words]))
-        scores = bm25s.BM25()
-        scores.index((ids, vocabulary), show_progress=False)
-        scores.save(folder / SCORES, show_progress=False)
+        with in_its_place_when_whole(folder) as new:
+            vocabulary: dict[str, int] = {"": 0}  # bm25s wants a word for documents that have none
+            ids = []
+            for row in DocumentStore.stream(rows, new):
+                words = split_words(f"{row['title']} {row['text']}")
+                ids.append(array("i", [vocabulary.setdefault(word, len(vocabulary)) for word in words]))
+            scores = bm25s.BM25()
+            scores.index((ids, vocabulary), show_progress=False)
+            scores.save(new / SCORES, show_progress=False)
+            write_digest(new, SCORES)
         return cls(folder)
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Document]]:

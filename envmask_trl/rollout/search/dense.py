@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from .corpus import DocumentStore, read_corpus
+from .corpus import DocumentStore, in_its_place_when_whole, read_corpus, write_digest
 from .retriever import Document
 
-VECTORS = "vectors.faiss"
+VECTORS, NAME = "vectors.faiss", "vectors"
 Encode = Callable[[list[str]], Any]  # N texts -> [N, D] numbers, as `SentenceTransformer(...).encode` does
 
 
@@ -30,7 +30,8 @@ class DenseRetriever:
         query_prefix: put before each query, as some encoders want it.
 
     Raises:
-        ValueError: there is no index in the folder, or the encoder's vectors have another size than the index's.
+        ValueError: there is no index in the folder, it cannot be read or is of other documents; or the encoder's
+            vectors have another size than the index's, or no finite numbers.
         ImportError: faiss is not installed.
     """
 
@@ -41,8 +42,11 @@ class DenseRetriever:
         faiss = load_faiss()
         self.encode = encode
         self.query_prefix = query_prefix
-        self.documents = DocumentStore(Path(folder))
-        self.index = faiss.read_index(str(path), faiss.IO_FLAG_MMAP)
+        self.documents = DocumentStore(Path(folder), NAME)
+        try:
+            self.index = faiss.read_index(str(path), faiss.IO_FLAG_MMAP)
+        except RuntimeError as error:
+            raise ValueError(f"the dense index in {folder} cannot be read; build it again") from error
 
     @classmethod
     def build(
@@ -66,16 +70,18 @@ class DenseRetriever:
         """
         faiss, folder = load_faiss(), Path(folder)
         rows = read_corpus(corpus) if isinstance(corpus, str | Path) else corpus
-        documents, index = DocumentStore.stream(rows, folder), None
-        while batch := list(islice(documents, batch_size)):
-            texts = [f"{document_prefix}{row['title']}\n{row['text']}" for row in batch]
-            vectors = unit_vectors(encode(texts), len(texts))
-            if index is None:
-                index = faiss.index_factory(vectors.shape[1], factory, faiss.METRIC_INNER_PRODUCT)
-                if not index.is_trained:
-                    raise ValueError(f"a FAISS index {factory!r} must be trained; use 'Flat' or 'HNSW32'")
-            index.add(vectors)
-        faiss.write_index(index, str(folder / VECTORS))
+        with in_its_place_when_whole(folder) as new:
+            documents, index = DocumentStore.stream(rows, new), None
+            while batch := list(islice(documents, batch_size)):
+                texts = [f"{document_prefix}{row['title']}\n{row['text']}" for row in batch]
+                vectors = unit_vectors(encode(texts), len(texts))
+                if index is None:
+                    index = faiss.index_factory(vectors.shape[1], factory, faiss.METRIC_INNER_PRODUCT)
+                    if not index.is_trained:
+                        raise ValueError(f"a FAISS index {factory!r} must be trained; use 'Flat' or 'HNSW32'")
+                index.add(vectors)
+            faiss.write_index(index, str(new / VECTORS))
+            write_digest(new, NAME)
         return cls(folder, encode=encode, query_prefix=query_prefix)
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Document]]:
@@ -101,6 +107,8 @@ def unit_vectors(vectors: Any, count: int) -> np.ndarray:
         raise ValueError(
             f"the encoder returned an array of shape {array.shape} for {count} texts, expected [{count}, D]"
         )
+    if not np.isfinite(array).all():
+        raise ValueError(f"the encoder returned vectors for {count} texts that hold no finite numbers")
     lengths = np.linalg.norm(array, axis=1, keepdims=True)
     return array / np.where(lengths > 0, lengths, 1.0)
 

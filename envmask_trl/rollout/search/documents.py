@@ -7,6 +7,7 @@ Doc 2(Title: Bergen) Bergen is a city in Norway.
 from collections.abc import Sequence
 
 from ..fitting import Offsets, cut_mark, cut_text, even_limits
+from ..tool_values import to_text
 from .retriever import Document
 
 ENOUGH_CHARACTERS_PER_TOKEN = 64  # longer tokens exist only for runs of one character
@@ -26,7 +27,8 @@ def written_out(documents: Sequence[Document], *, max_tokens: int | None = None,
         max_tokens: most tokens of the whole text; None is no limit.
         offsets: a tokenizer's offsets, needed with `max_tokens`.
     """
-    lines = [" ".join(f"Doc {n}(Title: {found.title}) {found.text}".split()) for n, found in enumerate(documents, 1)]
+    texts = [to_text(f"Doc {n}(Title: {found.title}) {found.text}") for n, found in enumerate(documents, 1)]
+    lines = [" ".join(text.split()) for text in texts]
     if not lines:
         return NOTHING_FOUND
     if max_tokens is None:

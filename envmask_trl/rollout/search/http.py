@@ -12,12 +12,19 @@ from math import inf
 from typing import Any
 from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
-from urllib.request import Request, urlopen
+from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 from .retriever import Document
 
 PART = 65_536  # bytes of an answer that are read at once
 TRIED_AGAIN = frozenset({408, 425, 429, 500, 502, 503, 504})  # statuses that another try may cure
+
+
+class NoRedirects(HTTPRedirectHandler):
+    """Followed, a POST would become a GET without the queries."""
+
+    def redirect_request(self, *_: Any) -> None:
+        return None
 
 
 class RetrievalFailed(RuntimeError):
@@ -63,6 +70,8 @@ class HTTPRetriever:
                 return read_answer(self._post(body), len(queries), k)
             except HTTPError as error:
                 reason = f"it answered with status {error.code}"
+                if 300 <= error.code < 400:
+                    reason += f", which sends to {error.headers.get('Location')}; give that url"
                 if error.code not in TRIED_AGAIN:
                     break
             except TimeoutError:
@@ -80,7 +89,7 @@ class HTTPRetriever:
         """The whole answer; a server that sends a byte now and then is given up, too, though each read is in time."""
         request = Request(self.url, data=body, headers={"Content-Type": "application/json"})
         deadline_s, parts = time.monotonic() + self.timeout_s, []
-        with urlopen(request, timeout=self.timeout_s) as response:
+        with build_opener(NoRedirects).open(request, timeout=self.timeout_s) as response:
             while part := response.read1(PART):
                 parts.append(part)
                 if time.monotonic() > deadline_s:
@@ -102,7 +111,7 @@ def read_answer(body: bytes, num_queries: int, k: int) -> list[list[Document]]:
     try:
         found = json.loads(body)["result"]
         documents = [[read_document(item) for item in items[:k]] for items in found]
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise ValueError(f"its answer cannot be read ({type(error).__name__})") from error
     if len(documents) != num_queries:
         raise ValueError(f"it answered {len(documents)} of {num_queries} queries")

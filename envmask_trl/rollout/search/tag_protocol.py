@@ -104,8 +104,9 @@ class TagProtocol:
         ends = {text.find(tag) + len(tag): tag for tag in self.stop_strings if tag in text}
         message = {"role": "assistant", "content": text[: min(ends)] if ends else self._without_stop_token(text)}
         if not ends:
-            if f"<{self.search}>" in text:
-                return ParsedTurn("malformed", message, reason=f"<{self.search}> without </{self.search}>")
+            for name in (self.search, self.answer):
+                if f"<{name}>" in text:
+                    return ParsedTurn("malformed", message, reason=f"<{name}> without </{name}>")
             return ParsedTurn("answer", message)
         tag = ends[min(ends)]
         opening = tag.replace("</", "<")

@@ -5,6 +5,7 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
+from ...rewards.values import is_whole
 from ..batched_tools import BatchedTool
 from ..content_guard import ContentGuard
 from .documents import written_out
@@ -40,8 +41,10 @@ class SearchTool(BatchedTool):
         max_tokens: int | None = None,
         tokenizer: PreTrainedTokenizerBase | None = None,
     ):
-        if k < 1 or (max_tokens is not None and max_tokens < 1):
-            raise ValueError(f"SearchTool has k={k} and max_tokens={max_tokens}, expected at least 1 of each")
+        if not all(is_whole(most) and most >= 1 for most in (k, 1 if max_tokens is None else max_tokens)):
+            raise ValueError(
+                f"SearchTool has k={k!r} and max_tokens={max_tokens!r}, expected whole numbers, at least 1 of each"
+            )
         if max_tokens is not None and tokenizer is None:
             raise ValueError(
                 f"SearchTool has max_tokens={max_tokens} but no tokenizer that counts them; pass tokenizer="
