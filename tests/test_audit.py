@@ -13,6 +13,7 @@ from envmask_trl.inspect.gradient_report import distance
 from envmask_trl.inspect.independent_loss import Counts, independent_step
 from envmask_trl.inspect.row_proof import TOGETHER
 from envmask_trl.inspect.trainer_path import objective_of, rows_of_rollout_func, trainer_step, with_constants
+from envmask_trl.training.loss_inputs import trained_positions
 
 from . import scripted_training
 from .scripted_training import PlaysRows, make_trainer
@@ -50,6 +51,15 @@ def played(tmp_path, **options):
     return trainer
 
 
+def audited(trainer, *batches):
+    trainer.prepare_windows(list(batches))
+    return audit_of(trainer, *batches)
+
+
+def audit_of(trainer, *batches):
+    return FirstStepAudit(trainer).run(batches, [trained_positions(b, trainer.cutting_eos_ids) for b in batches])
+
+
 @pytest.mark.parametrize("loss_type", LOSS_TYPES)
 def test_a_sound_trainer_passes_with_each_loss_type(loss_type, with_kl, monkeypatch, capsys):
     monkeypatch.setattr(with_kl, "loss_type", loss_type)
@@ -58,8 +68,7 @@ def test_a_sound_trainer_passes_with_each_loss_type(loss_type, with_kl, monkeypa
     reference = {"ref_per_token_logps": torch.full((4, 6), -3.0)}
     others = micro_batch([SHORT, TURNS, SHORT, SHORT], [0.3, -0.3, 1.0, 2.0], **reference)
     batches = [micro_batch(ROWS, [1.0, -0.5, 0.0, 7.0], **reference), others]
-    with_kl.prepare_windows(batches)
-    report = FirstStepAudit(with_kl).run(batches)
+    report = audited(with_kl, *batches)
     assert {check.name: check.passed for check in report.checks} == {
         NOT_LEARNED: True,
         LEARNED: True,
@@ -101,8 +110,7 @@ def test_the_independent_loss_is_that_of_trl_off_policy_and_with_a_kl(loss_type,
 def test_an_option_whose_loss_is_not_stated_is_said_and_the_rest_is_asked(tmp_path):
     trainer = ours(tmp_path, entropy_coef=0.1)
     batch = micro_batch(ROWS, [1.0, -0.5, 0.7, 7.0])
-    trainer.prepare_windows([batch])
-    report = FirstStepAudit(trainer).run([batch])
+    report = audited(trainer, batch)
     by_name = {check.name: check for check in report.checks}
     assert by_name[NOT_LEARNED].passed and by_name[SEEN].passed
     assert by_name[SAME].passed is by_name[LEARNED].passed is None and "entropy_coef" in by_name[SAME].says
@@ -111,9 +119,8 @@ def test_an_option_whose_loss_is_not_stated_is_said_and_the_rest_is_asked(tmp_pa
 def test_the_old_logprobs_of_the_first_step_are_those_of_the_policy(tmp_path):
     trainer = ours(tmp_path)
     batch = micro_batch(ROWS, [1.0, -0.5, 0.7, 7.0], old_per_token_logps=torch.full((4, 6), -3.0))
-    trainer.prepare_windows([batch])
     with pytest.raises(ValueError, match="FAULT   loss and gradient are those of a plain forward"):
-        FirstStepAudit(trainer).run([batch])
+        audited(trainer, batch)
 
 
 def state_of(model):
@@ -147,7 +154,7 @@ def test_the_audit_leaves_a_trainer_as_it_was(tmp_path):
     batch_before = {name: value.clone() for name, value in batch.items() if isinstance(value, torch.Tensor)}
     before = state_of(trainer.model)
     rewards = trainer.reward_funcs
-    assert FirstStepAudit(trainer).run([batch]).passed
+    assert audit_of(trainer, batch).passed
     assert_same_state(before, state_of(trainer.model))
     assert trainer._metrics["train"] == metrics and trainer.reward_funcs == rewards
     assert "_get_per_token_logps_and_entropies" not in vars(trainer)
