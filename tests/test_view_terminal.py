@@ -6,9 +6,14 @@ import re
 import sys
 
 import pytest
+from IPython.lib.pretty import pretty
 
-from envmask_trl import CallStatus, Segment, Source, StopReason, Trajectory, view
+from envmask_trl import CallStatus, Segment, Source, StopReason, Trajectory, lint, view
+from envmask_trl.inspect.audit_report import AuditReport
+from envmask_trl.inspect.template_verdict import TemplateVerdict
+from envmask_trl.sft.report import MaskReport
 from tests.real_tokenizers import load
+from tests.tiny import user
 from tests.viewing import talk, trajectory
 
 
@@ -82,3 +87,15 @@ def test_print_colors_for_a_terminal_that_wants_it_and_for_nothing_else(tokenize
 def test_a_prompt_alone_is_a_rollout_too(tokenizer):
     only = Trajectory((Segment(Source.PROMPT, (9707,)),), StopReason.PROMPT_TOO_LONG)
     assert "Rollouts: 1 rollout, 0 completion tokens, 0 trained\n" in str(view([only], tokenizer=tokenizer))
+
+
+def test_a_report_at_the_end_of_a_cell_is_its_text_and_not_its_fields(tokenizer):
+    shown_view = view([trajectory(tokenizer)], tokenizer=tokenizer)
+    for report in (
+        shown_view,
+        lint([{"messages": user("a")}]),
+        MaskReport(rows=1),
+        AuditReport("audit of nothing", ()),
+    ):
+        assert pretty(report) == str(report)
+    assert pretty(TemplateVerdict((), between="x")) == "TemplateVerdict: trains, append-only"

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from .gradient_report import PairedReport
 
@@ -70,6 +71,9 @@ class AuditReport:
         if self.surprises:
             lines.append(f"  report  surprise of observations: {surprise_summary(self.surprises)}")
         return "\n".join([*lines, *(f"  note    {note}" for note in self.notes)])
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text(str(self))  # at the end of a notebook's cell
 
 
 class AuditFailed(ValueError):

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 
 class FindingKind(StrEnum):
@@ -130,3 +131,6 @@ class TemplateVerdict:
             lines.append("  history is never rendered again here, so what it rewrites moves no boundary:")
         lines += [f"  {'NOT OK' if finding.kind.refuses else 'note'}: {finding}" for finding in self.findings]
         return "\n".join(lines)
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text(f"TemplateVerdict: {self.summary}")  # at the end of a cell; `check_template` has printed the whole

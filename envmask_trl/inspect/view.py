@@ -19,7 +19,7 @@ from ..trajectory import Trajectory
 from .page import frame, page
 from .page_data import pack
 from .records import load_rollouts, rollout_columns
-from .shown_rollouts import Rollout, check_row
+from .shown_rollouts import Rollout, check_is_row, check_row
 from .terminal import block, legend, wants_color
 from .token_text import shown, token_texts
 
@@ -79,6 +79,9 @@ class RolloutView:
     def __str__(self) -> str:
         return self.terminal(first=PRINTED_ROLLOUTS)
 
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text(str(self))  # at the end of a notebook's cell
+
     def _repr_html_(self) -> str:
         return frame(self.html)
 
@@ -99,13 +102,18 @@ def view(
         advantages: per rollout one number, or one per completion token; stands in for what saved rows say.
 
     Raises:
-        ValueError: a row lacks a column, or two that must have one length do not.
+        ValueError: a row lacks a column, or two that must have one length do not; or there is no tokenizer.
 
     Example:
         view("out/rollouts", tokenizer=tokenizer).save("rollouts.html")
     """
+    from ..rollout.model_and_tokenizer import check_tokenizer  # loads torch
+
+    check_tokenizer(tokenizer)
+    if isinstance(trajectories, Trajectory | Mapping):
+        raise ValueError(f"one {type(trajectories).__name__} was given, expected a list of them; write view([...])")
     items = load_rollouts(trajectories) if isinstance(trajectories, str | os.PathLike) else trajectories
-    rows = [_row(item) if isinstance(item, Trajectory) else dict(item) for item in items]
+    rows = [_row(number, item) for number, item in enumerate(items)]
     for name, column, values in (("rewards", "rewards", rewards), ("advantages", "advantage", advantages)):
         if values is None:
             continue
@@ -119,7 +127,10 @@ def view(
     return RolloutView(title, tuple(Rollout(row, texts) for row in rows), texts)
 
 
-def _row(trajectory: Trajectory) -> dict[str, Any]:
-    """The row that `load_rollouts` would return of it."""
-    row = {name: values[0] for name, values in rollout_columns([trajectory]).items()}
+def _row(number: int, item: Trajectory | Mapping[str, Any]) -> dict[str, Any]:
+    """The row that `load_rollouts` would return of a trajectory; a copy of a row."""
+    if not isinstance(item, Trajectory):
+        check_is_row(number, item)
+        return dict(item)
+    row = {name: values[0] for name, values in rollout_columns([item]).items()}
     return row | {name: json.loads(row[name]) for name in ("prompt", "messages", "tool_results")}

@@ -103,3 +103,6 @@ class MaskReport:
                 f"  {name}: {dropped} of {rows} dropped" for name, (rows, dropped) in sorted(self.sources.items())
             ]
         return "\n".join(lines)
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text(str(self))  # at the end of a notebook's cell

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from .findings import Finding, Kind
 from .lengths import Measured
@@ -51,6 +52,9 @@ class LintReport:
             lines.append(f"\n{kind:<24}{count:>10,}")
             lines += [line for example in self.examples[kind] for line in self.describe(example)]
         return "\n".join(lines)
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text(str(self))  # at the end of a notebook's cell
 
     def describe(self, finding: Finding) -> list[str]:
         """The lines of one example."""
