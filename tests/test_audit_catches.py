@@ -251,3 +251,22 @@ def test_a_mask_in_a_file_that_is_too_short_is_named_by_its_row(saved):
     rows[3]["loss_mask"].pop()
     with pytest.raises(ValueError, match="row 3: loss_mask has"):
         audit(rows, model=model)
+
+
+def test_a_mask_of_a_row_that_is_not_forwarded_is_compared_too(saved):
+    model, path = saved
+    rows = load_rollouts(path)
+    report = audit(rows, model=model, max_rows=1)
+    assert report.passed and f"{MASKED}: {len(rows)} rows, " in str(report)
+    one_environment_token(rows[1:])
+    (fault,) = audit(rows, model=model, max_rows=1).faults
+    assert fault.name == MASKED and "the first is token " in fault.says and "written by env" in fault.says
+
+
+def test_an_id_that_the_model_has_no_embedding_for_is_named_before_it_is_looked_up(saved):
+    """On an accelerator a look-up beyond the embedding ends the process."""
+    model, path = saved
+    rows, known = load_rollouts(path), model.get_input_embeddings().num_embeddings
+    rows[2]["prompt_ids"][0] = known
+    with pytest.raises(ValueError, match=rf"row 2 has the token id {known}, .* has {known} rows .*; give the model"):
+        audit(rows, model=model, max_rows=1)

@@ -3,7 +3,9 @@
 import re
 from html.parser import HTMLParser
 
+import pyarrow
 import pytest
+from pyarrow import parquet
 
 from envmask_trl import CallStatus, Segment, Source, StopReason, Trajectory, load_rollouts, save_rollouts, view
 from envmask_trl.inspect.records import rollout_columns
@@ -175,3 +177,47 @@ def test_columns_of_different_lengths_are_refused_with_the_row(tokenizer):
         view([{name: value for name, value in rows[0].items() if name != "sources"}], tokenizer=tokenizer)
     with pytest.raises(ValueError, match="advantages has 1 values for 2 rollouts"):
         view([trajectory(tokenizer)] * 2, tokenizer=tokenizer, advantages=[0.5])
+
+
+def test_columns_that_are_null_in_a_file_are_shown_as_absent_and_an_empty_file_as_empty(tokenizer, tmp_path):
+    columns = rollout_columns([trajectory(tokenizer)] * 2, rewards=[{"c": 1.0}] * 2, advantages=[0.5, -0.5])
+    half = {name: [columns[name][0], None] for name in ("prompt", "messages", "tool_results", "rewards", "advantage")}
+    read = view(save_rollouts(columns | half, tmp_path / "half.parquet"), tokenizer=tokenizer)
+    facts = [dict(head["facts"]) for head in PageData(read.html).heads]
+    assert facts == [{"stop": "answered", "c": "1", "advantage": "+0.5"}, {"stop": "answered"}]
+    parquet.write_table(pyarrow.table(columns).slice(0, 0), tmp_path / "empty.parquet")
+    assert "0 rollouts, 0 completion tokens" in str(view(tmp_path / "empty.parquet", tokenizer=tokenizer))
+
+
+@pytest.mark.parametrize(
+    ("planted", "said"),
+    [
+        ({"completion_ids": None}, "row 0 has no completion_ids; expected a row"),
+        ({"prompt_ids": "abc"}, "row 0: prompt_ids is 'abc', expected a list"),
+        ({"prompt_ids": [1, None]}, "row 0: prompt_ids has None, expected whole numbers"),
+        ({"prompt_ids": [0.5]}, "row 0: prompt_ids has 0.5, expected whole numbers"),
+        ({"prompt_ids": [-1]}, "row 0 has the token id -1, expected ids of a vocabulary"),
+        ({"sources": ["who"]}, "row 0: sources has 'who', expected the name of an author"),
+        ({"stop_reason": "tired"}, "row 0: stop_reason is 'tired', expected one of answered, "),
+        ({"messages": [3]}, "row 0: messages is [3], expected a list of messages"),
+        ({"tool_results": [{"name": "mul"}]}, "row 0: tool_results is [{'name': 'mul'}], expected a list of results"),
+        ({"rewards": {"c": "high"}}, "row 0: rewards is {'c': 'high'}, expected numbers by the names"),
+    ],
+)
+def test_values_that_no_rollout_has_are_refused_with_the_row(planted, said, tokenizer):
+    with pytest.raises(ValueError, match=re.escape(said)) as refusal:
+        view([row_of(trajectory(tokenizer)) | planted], tokenizer=tokenizer)
+    assert "\n" not in str(refusal.value)
+
+
+def test_what_is_no_tokenizer_or_no_list_of_rollouts_is_told_with_the_remedy(tokenizer, tmp_path):
+    one = trajectory(tokenizer)
+    with pytest.raises(ValueError, match="tokenizer is None, expected a transformers tokenizer; write AutoTok"):
+        view([one], tokenizer=None)
+    with pytest.raises(ValueError, match=r"one Trajectory was given, .*; write view\(\[\.\.\.\]\)"):
+        view(one, tokenizer=tokenizer)
+    with pytest.raises(ValueError, match="row 1 is a int; expected a row as `load_rollouts` returns it"):
+        view([one, 3], tokenizer=tokenizer)
+    broken = rollout_columns([one]) | {"messages": ["["]}
+    with pytest.raises(ValueError, match=r"row 0: messages is '\[', which is no JSON .* as `save_rollouts` writes it"):
+        load_rollouts(save_rollouts(broken, tmp_path / "broken.parquet"))

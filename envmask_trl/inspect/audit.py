@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 
-from .audit_checks import LEARNED, SAME, check_learned, check_not_learned, check_seen, nudges, surprises
+from ..rollout.model_and_tokenizer import check_model
+from .audit_checks import LEARNED, SAME, check_learned, check_masks, check_not_learned, check_seen, nudges, surprises
 from .audit_report import AuditReport, Check
 from .audited_rows import AuditedRow, row_of_saved, trained_by_author
 from .gradient_report import norm, paired_report, with_signal
@@ -42,17 +43,22 @@ def audit(
         model: a transformers causal language model, on any device.
         tokenizer: for the text of the most unexpected observation; optional.
         objective: the loss in which the masks are tried; `Objective()` is TRL's default.
-        max_rows: most rows that are forwarded; the proof that rewards and advantages belong together reads all.
+        max_rows: most rows that are forwarded; the masks, and whether rewards and advantages belong together, are
+            read of all.
 
     Returns:
         The report; it raises nothing on a fault, see `AuditReport.passed`.
 
     Raises:
         FileNotFoundError: no such file, or a folder without one.
-        ValueError: no row has a completion, or the columns of one cannot be of one rollout.
+        ValueError: no row has a completion, or the columns of one cannot be of one rollout, or the model has no
+            embedding for an id of one.
     """
     saved = load_rollouts(rollouts) if isinstance(rollouts, str | os.PathLike) else list(rollouts)
-    rows = [row_of_saved(number, row) for number, row in enumerate(saved[:max_rows])]
+    check_model(model)
+    every_row = [row_of_saved(number, row) for number, row in enumerate(saved)]
+    check_ids(model, every_row)
+    rows = every_row[:max_rows]
     if not any(row.completion_ids for row in rows):
         raise ValueError(
             f"none of {len(rows)} rollouts has a completion; expected rows as `load_rollouts` returns them"
@@ -68,7 +74,13 @@ def audit(
         paired = paired_report(model, with_advantages, objective)
     return AuditReport(
         f"audit of {len(used)} of {len(saved)} saved rollouts, in the loss {objective.loss_type}",
-        (*checks, check_seen(used, changes, before, after), NO_TRAINER, check_saved_together(saved)),
+        (
+            *checks,
+            masks_of_all(every_row),
+            check_seen(used, changes, before, after),
+            NO_TRAINER,
+            check_saved_together(saved),
+        ),
         paired,
         surprises(used, before, tokenizer and tokenizer.decode),
         () if has_signal else ("no row has an advantage, so the report on the mask was made with 1 for each",),
@@ -87,6 +99,27 @@ def masks_against_authors(model: Any, rows: Sequence[AuditedRow], objective: Obj
         return not_learned, Check(LEARNED, None, "every row is left out of the loss")
     kept = [torch.tensor(row.trained if any(mask) else mask) for row, mask in zip(by_author, masks, strict=True)]
     return not_learned, check_learned(by_author, [torch.tensor(mask) for mask in masks], kept)
+
+
+def masks_of_all(rows: Sequence[AuditedRow]) -> Check:
+    """Is each saved mask, also of rows that are not forwarded, that of the authors, or of a row that is left out?"""
+    by_author = [trained_by_author(row.sources, row.completion_ids) for row in rows]
+    expected = [
+        replace(row, trained=own if any(row.trained) else row.trained) for row, own in zip(rows, by_author, strict=True)
+    ]
+    return check_masks(expected, [row.trained for row in rows])
+
+
+def check_ids(model: Any, rows: Sequence[AuditedRow]) -> None:
+    """Raise ValueError where a rollout has an id that the model's embedding has no row for."""
+    known = getattr(model.get_input_embeddings(), "num_embeddings", None)  # some models embed in a way of their own
+    highest = [max((*row.prompt_ids, *row.completion_ids), default=-1) for row in rows]
+    if known is not None and max(highest, default=-1) >= known:
+        number = next(number for number, each in enumerate(highest) if each >= known)
+        raise ValueError(
+            f"row {number} has the token id {highest[number]}, but the model's embedding has {known} rows (ids 0 to "
+            f"{known - 1}); give the model that made the rollouts"
+        )
 
 
 def with_an_advantage(row: AuditedRow) -> AuditedRow:

@@ -60,18 +60,26 @@ def load_rollouts(path: str | os.PathLike) -> list[dict[str, Any]]:
 
     Raises:
         FileNotFoundError: there is no such file, or no parquet file in the folder.
-        ValueError: a file is damaged, or no parquet file.
+        ValueError: a file is damaged, or no parquet file, or a JSON column has a text that is no JSON.
     """
     path = Path(path)
     files = sorted(path.glob("*.parquet")) if path.is_dir() else [path]
     if not files:
         raise FileNotFoundError(f"{path} has no parquet files; expected those that the trainer writes to `rollouts/`")
     rows = [row for file in files for row in rows_of(file)]
-    for row in rows:
+    for number, row in enumerate(rows):
         for name in ("prompt", "messages", "tool_results", "rewards"):
-            if name in row:
-                row[name] = json.loads(row[name])
+            if isinstance(row.get(name), str):
+                row[name] = from_json(number, name, row[name])
     return rows
+
+
+def from_json(number: int, name: str, text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        expected = "expected JSON, as `save_rollouts` writes it"
+        raise ValueError(f"row {number}: {name} is {text[:40]!r}, which is no JSON ({error}); {expected}") from error
 
 
 def rows_of(file: Path) -> list[dict[str, Any]]:

@@ -10,6 +10,11 @@ from ..trajectory import CallStatus, Source, StopReason
 COLUMNS = ("prompt_ids", "completion_ids", "sources", "env_mask", "turn_index", "stop_reason")
 PARALLEL = ("sources", "env_mask", "loss_mask", "turn_index", "logprobs", "advantage")
 
+AUTHORS = {str(source) for source in Source}
+NO_NUMBERS = {type(None), float, str}
+A_ROW = "expected a row as `load_rollouts` returns it"
+RESULT_FIELDS = {"call_id", "name", "content", "status", "latency_s"}
+
 
 @dataclass(frozen=True, slots=True)
 class Token:
@@ -96,11 +101,69 @@ class Rollout:
         return [("advantage", f"{min(trained):+.4g} to {max(trained):+.4g}")] if trained else []
 
 
+def check_is_row(number: int, row: Any) -> None:
+    if not isinstance(row, Mapping):
+        raise ValueError(f"row {number} is a {type(row).__name__}; {A_ROW}")
+
+
+def check_values(number: int, row: Mapping[str, Any]) -> None:
+    """Raise a ValueError where what stands for a token, or for how the rollout ended, is none of what it can be."""
+    for name in COLUMNS[:-1]:
+        values = row[name]
+        if not isinstance(values, list | tuple):
+            raise ValueError(f"row {number}: {name} is {echo(values)}, expected a list; {A_ROW}")
+        strange = set(values) - AUTHORS if name == "sources" else NO_NUMBERS & {type(value) for value in values}
+        if strange:
+            found = echo(next(value for value in values if value in strange or type(value) in strange))
+            wanted = "the name of an author" if name == "sources" else "whole numbers"
+            raise ValueError(f"row {number}: {name} has {found}, expected {wanted}; {A_ROW}")
+    if (lowest := min((*row["prompt_ids"], *row["completion_ids"]), default=0)) < 0:
+        raise ValueError(f"row {number} has the token id {lowest}, expected ids of a vocabulary; {A_ROW}")
+    if row["stop_reason"] not in set(StopReason):
+        reasons = ", ".join(StopReason)
+        raise ValueError(f"row {number}: stop_reason is {echo(row['stop_reason'])}, expected one of {reasons}")
+
+
+def echo(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def are_messages(value: Any) -> bool:
+    return value is None or (isinstance(value, list | tuple) and all(isinstance(each, Mapping) for each in value))
+
+
+def are_results(value: Any) -> bool:
+    return are_messages(value) and all(set(each) >= RESULT_FIELDS for each in value or ())
+
+
+def are_rewards(value: Any) -> bool:
+    numbers = isinstance(value, Mapping) and all(isinstance(each, int | float | None) for each in value.values())
+    return value is None or numbers
+
+
+def is_advantage(value: Any) -> bool:
+    return isinstance(value, int | float | list | tuple | None)
+
+
+CONTENTS = (
+    ("messages", "a list of messages", are_messages),
+    ("tool_results", "a list of results", are_results),
+    ("rewards", "numbers by the names of functions", are_rewards),
+    ("advantage", "a number, or one per completion token", is_advantage),
+)
+
+
 def check_row(number: int, row: Mapping[str, Any]) -> None:
-    """Raise a ValueError that names the row unless it has its columns, and they have one length."""
-    missing = [name for name in COLUMNS if name not in row]
+    """Raise a ValueError that names the row unless it has its columns, of their types and of one length."""
+    check_is_row(number, row)
+    missing = [name for name in COLUMNS if row.get(name) is None]
     if missing:
-        raise ValueError(f"row {number} has no {', '.join(missing)}; expected a row as `load_rollouts` returns it")
+        raise ValueError(f"row {number} has no {', '.join(missing)}; {A_ROW}")
+    check_values(number, row)
+    for name, wanted, fits in CONTENTS:
+        if not fits(row.get(name)):
+            raise ValueError(f"row {number}: {name} is {echo(row[name])}, expected {wanted}; {A_ROW}")
     expected = len(row["completion_ids"])
     for name in PARALLEL:
         values = row.get(name)
