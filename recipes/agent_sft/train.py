@@ -1,15 +1,18 @@
 """Your demonstrations and your model: `trl.SFTTrainer` on rows that `mask_dataset` has masked and reported on.
 
-    accelerate launch -m recipes.agent_sft --config recipes/agent_sft/own_data.yaml
+    accelerate launch --quiet -m recipes.agent_sft --config recipes/agent_sft/own_data.yaml
     python -m recipes.agent_sft --dataset mine.jsonl --tags react --model_name_or_path Qwen/Qwen3-0.6B --output_dir out
 
 A JSONL row has `messages` (and `tools`), or with `tags` a `prompt` and a `completion`, or `text`. Every field of
 `SFTConfig` and of `trl.ModelConfig` (LoRA, dtype, attn_implementation) may stand in the file; `--help` lists them.
+A mistake in what is given ends in one sentence and exit status 2; without `--quiet`, accelerate's own error stands
+below it.
 """
 
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NoReturn
 
 from datasets import Dataset, load_dataset
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -77,13 +80,19 @@ def main(script: ScriptArguments, config: SFTConfig, model_config: ModelConfig) 
             max_drop_rate=script.max_drop_rate,
             num_proc=config.dataset_num_proc,
         )
-    except (ValueError, OSError) as error:
-        sys.exit(f"agent_sft: {error}")
-    print(report)
-    trainer_class = WeightedSFTTrainer if script.weights.fractional else SFTTrainer
-    trainer = trainer_class(model, config, train_dataset=masked, processing_class=tokenizer, peft_config=peft_config)
+        print(report)
+        chosen = WeightedSFTTrainer if script.weights.fractional else SFTTrainer
+        trainer = chosen(model, config, train_dataset=masked, processing_class=tokenizer, peft_config=peft_config)
+    except (ValueError, OSError, ImportError) as error:
+        refuse(error)
     trainer.train()
     trainer.save_model(config.output_dir)
+
+
+def refuse(error: Exception) -> NoReturn:
+    """End the program with one sentence and exit status 2; a report of dropped rows keeps its lines."""
+    print(f"agent_sft: {error}", file=sys.stderr)
+    sys.exit(2)
 
 
 def read_rows(source: str) -> Dataset:
@@ -96,4 +105,4 @@ def parse(arguments: list[str] | None = None) -> tuple[ScriptArguments, SFTConfi
     try:
         return TrlParser((ScriptArguments, SFTConfig, ModelConfig)).parse_args_and_config(arguments)
     except (ValueError, FileNotFoundError) as error:
-        sys.exit(f"agent_sft: {error}")
+        refuse(error)
