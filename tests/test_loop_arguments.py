@@ -51,6 +51,7 @@ def reads_calls(turn: str) -> ParsedTurn:
     ("arguments", "message"),
     [
         ({"prompts": "How warm?"}, r"prompts is a single prompt, expected a list .*; write \[prompt\]"),
+        ({"tokenizer": "gpt2"}, r"tokenizer is 'gpt2', expected .*; write AutoTokenizer.from_pretrained\('gpt2'\)"),
         ({"sampler": "gpt2"}, r"sampler is a str, expected an object .*KeptCacheSampler\(model, tokenizer\)"),
         ({"prompts": PROMPT}, r"prompts is a single prompt, expected a list .*; write \[prompt\]"),
         ({"prompts": [None]}, "prompt 0 is a NoneType, expected a text or a list"),
@@ -75,9 +76,9 @@ def reads_calls(turn: str) -> ParsedTurn:
 def test_an_argument_of_which_no_rollout_could_be_made_is_named_before_anything_is_played(arguments, message):
     """One prompt in place of a list was played letter by letter; rows without a factory were ignored."""
     sampler = ScriptedSampler([[ids(ANSWER)]])
-    given = {"prompts": [PROMPT], "tools": [weather], **arguments}
+    given = {"prompts": [PROMPT], "tools": [weather], "tokenizer": tokenizer(), "sampler": sampler, **arguments}
     with pytest.raises(ValueError, match=message):
-        run_rollouts(given.pop("prompts"), tokenizer=tokenizer(), **{"sampler": sampler, **given})
+        run_rollouts(given.pop("prompts"), **given)
     assert sampler.seen == []
 
 

@@ -15,6 +15,7 @@ from .arguments import check_arguments, check_encoder, check_parser_has_use, kno
 from .environments import tools_by_name
 from .episodes import Environments, Episode, all_tools, encode_prompt, open_episodes
 from .limits import RolloutLimits
+from .model_and_tokenizer import check_tokenizer
 from .observations import ObservationEncoder
 from .samplers import OverlappingSampler, Sampler, as_tuple
 from .search.tag_protocol import TagProtocol
@@ -92,6 +93,7 @@ def run_rollouts(
         prompt_ids=prompt_ids,
         parser=parser,
     )
+    check_tokenizer(tokenizer)
     if protocol is not None and (tools or row_tools or environments):
         raise ValueError(BESIDE_A_PROTOCOL)
     limits, kwargs = limits or RolloutLimits(), dict(template_kwargs or {})
