@@ -50,7 +50,8 @@ class ScriptArguments:
 def main(script: ScriptArguments, config: EnvMaskGRPOConfig, model: ModelConfig) -> None:
     try:
         resume = config.resume_from_checkpoint
-        resume = checkpoint_to_resume(str(resume).lower() == "true" or resume, config.output_dir)
+        resume = str(resume).lower() == "true" or resume
+        resume = checkpoint_to_resume(resume, config.output_dir, has_adapter=model.use_peft)
         trainer = make_trainer(script, config, model)
     except (ValueError, OSError, ImportError) as error:
         refuse(error)

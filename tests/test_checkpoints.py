@@ -56,3 +56,16 @@ def test_where_no_checkpoint_is_whole_the_sentence_says_how_many_there_are(tmp_p
     halve(saved(tmp_path, 4) / "optimizer.pt")
     with pytest.raises(ValueError, match="found only 1 that were not saved to their end"):
         checkpoint_to_resume(True, str(tmp_path))
+
+
+def test_whole_weights_never_go_into_an_adapter_nor_an_adapter_into_a_whole_model(tmp_path):
+    """Transformers warns of missing keys, loads nothing and trains on from the base model's weights."""
+    whole, adapter = saved(tmp_path, 2), saved(tmp_path, 4)
+    (adapter / "model.safetensors").rename(adapter / "adapter_model.safetensors")
+    (adapter / "adapter_config.json").write_text("{}")
+    assert checkpoint_to_resume(whole, None, has_adapter=False) == str(whole)
+    assert checkpoint_to_resume(True, str(tmp_path), has_adapter=True) == str(adapter)
+    with pytest.raises(ValueError, match="checkpoint-2 has a whole model, but an adapter is trained; leave peft"):
+        checkpoint_to_resume(whole, None, has_adapter=True)
+    with pytest.raises(ValueError, match="checkpoint-4 has an adapter, but a whole model is trained; pass its peft"):
+        checkpoint_to_resume(adapter, None, has_adapter=False)

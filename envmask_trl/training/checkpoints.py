@@ -17,15 +17,17 @@ STATE = "trainer_state.json"  # the last file of a checkpoint that transformers 
 logger = logging.get_logger(__name__)
 
 
-def checkpoint_to_resume(resume: Any, output_dir: str | None) -> str | None:
+def checkpoint_to_resume(resume: Any, output_dir: str | None, *, has_adapter: bool | None = None) -> str | None:
     """The folder to go on from, or None to start anew.
 
     Args:
         resume: True for the last checkpoint in `output_dir` that was saved to its end, a checkpoint's folder, or
             None or False.
+        has_adapter: whether an adapter of PEFT is trained; None if that is not known.
 
     Raises:
-        ValueError: there is no such checkpoint, or the one that is named was not saved to its end.
+        ValueError: there is no such checkpoint, the one that is named was not saved to its end, or it has an adapter
+            where a whole model is trained, or the other way round.
 
     Example:
         checkpoint_to_resume(True, "runs/agent")                         # "runs/agent/checkpoint-100"
@@ -34,11 +36,17 @@ def checkpoint_to_resume(resume: Any, output_dir: str | None) -> str | None:
     """
     if not resume:
         return None
-    if resume is not True:
-        if problem := fault_of(Path(resume)):
-            raise ValueError(f"{resume} cannot be resumed: {problem}; choose another checkpoint")
-        return str(resume)
-    folders = checkpoints(Path(str(output_dir)))
+    if resume is True:
+        resume = last_whole(str(output_dir))
+    elif problem := fault_of(Path(resume)):
+        raise ValueError(f"{resume} cannot be resumed: {problem}; choose another checkpoint")
+    if has_adapter is not None:
+        check_kind(str(resume), has_adapter=has_adapter)
+    return str(resume)
+
+
+def last_whole(output_dir: str) -> str:
+    folders = checkpoints(Path(output_dir))
     for folder in reversed(folders):
         problem = fault_of(folder)
         if problem is None:
@@ -46,9 +54,23 @@ def checkpoint_to_resume(resume: Any, output_dir: str | None) -> str | None:
         logger.warning(f"{folder} is passed over: {problem}")
     found = f"only {len(folders)} that were not saved to their end" if folders else "none"
     raise ValueError(
-        f"resume_from_checkpoint is True, but {str(output_dir)!r} has no checkpoint to go on from, found {found}; "
+        f"resume_from_checkpoint is True, but {output_dir!r} has no checkpoint to go on from, found {found}; "
         "leave it out to start anew"
     )
+
+
+def check_kind(folder: str, *, has_adapter: bool) -> None:
+    """Raise ValueError where whole weights would go into an adapter or the other way round: none would be loaded.
+
+    Args:
+        has_adapter: whether the model that is trained is a PEFT model.
+    """
+    adapter = (Path(folder) / "adapter_config.json").is_file()
+    whole = any(Path(folder).glob("model*.safetensors*"))
+    if has_adapter and whole and not adapter:
+        raise ValueError(f"{folder} has a whole model, but an adapter is trained; leave peft_config out, or start anew")
+    if adapter and not whole and not has_adapter:
+        raise ValueError(f"{folder} has an adapter, but a whole model is trained; pass its peft_config, or start anew")
 
 
 def checkpoints(output_dir: Path) -> list[Path]:

@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 from accelerate.utils import gather
+from peft import PeftModel
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 from transformers.utils import logging
@@ -139,7 +140,9 @@ class EnvMaskGRPOTrainer(GuardedEnvironments):
         return kwargs
 
     def train(self, resume_from_checkpoint: Any = None, *args: Any, **kwargs: Any) -> Any:
-        resume_from_checkpoint = checkpoint_to_resume(resume_from_checkpoint, self.args.output_dir)
+        resume_from_checkpoint = checkpoint_to_resume(
+            resume_from_checkpoint, self.args.output_dir, has_adapter=isinstance(self.model, PeftModel)
+        )
         if not resume_from_checkpoint and self.args.save_rollouts:
             self.set_earlier_rollouts_aside()
         try:
