@@ -9,6 +9,7 @@ import torch
 from envmask_trl import Segment, Source, StopReason, Trajectory
 from envmask_trl.inspect.row_proof import group_advantages
 from envmask_trl.training.credit import Scaling, discounted_returns, per_token, step_advantages, turn_advantages
+from envmask_trl.training.turn_credit import compared_share
 from envmask_trl.training.turn_scores import RowTurns, function_scores, states_before_turns, turn_values
 
 NAN = float("nan")
@@ -142,6 +143,13 @@ def test_gigpo_leaves_a_dropped_rollout_out_of_its_states():
     assert rounded(found) == [[0.5], [0.0], [-0.5]]
     nothing = turn_values([turns(1, None, states=["A"], dropped=True)] * 2, torch.zeros(2, 1), at_end=True)
     assert not step_advantages(nothing, [["A"]] * 2, scaling(2, weights=(1.0, 1.0))).any()
+
+
+def test_a_state_that_only_dropped_rollouts_share_is_not_reported_as_compared():
+    rows = [turns(2, None, states=["A", "B"]), turns(1, None, states=["A"], dropped=True)]
+    values = turn_values(rows, torch.tensor([[1.0], [9.0]]), at_end=True)
+    assert compared_share([row.states for row in rows], values, 2) == 0.0
+    assert compared_share([("A", "B"), ("A",)], torch.zeros(2, 2, 1), 2) == pytest.approx(2 / 3)
 
 
 def rollout(*observations, state_keys=(), prompt=(1, 2)):

@@ -257,3 +257,8 @@ def test_credit_by_turn_needs_the_turns(tmp_path):
 def test_a_wrong_option_is_named(options, message, tmp_path):
     with pytest.raises(ValueError, match=message):
         EnvMaskGRPOConfig(output_dir=str(tmp_path), use_cpu=True, bf16=False, **options)
+
+
+def test_gigpo_says_which_of_its_parts_an_aggregation_holds_for(tmp_path, caplog):
+    make_trainer(tmp_path, outcome, credit="gigpo", multi_objective_aggregation="normalize_then_sum")
+    assert "'normalize_then_sum' holds for the outcome's part of credit='gigpo'" in caplog.text

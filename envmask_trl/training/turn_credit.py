@@ -33,6 +33,11 @@ class TurnCredit:
         self.functions: list[Any] = list(trainer.reward_funcs)
         self.rows: list[RowTurns] = []  # of all processes
         self.is_silent = trainer.args.credit != "turn"  # a warning is given once
+        if trainer.args.credit == "gigpo" and trainer.multi_objective_aggregation == "normalize_then_sum":
+            trainer.step_log.warn(
+                "multi_objective_aggregation='normalize_then_sum' holds for the outcome's part of credit='gigpo'; in "
+                "the part of the states the rewards are summed first"
+            )
         if self.by_turn and trainer.rollout_func is not None:
             raise ValueError(
                 f"credit is {trainer.args.credit!r}, which needs the turns of each rollout, but a rollout_func returns "
@@ -98,15 +103,19 @@ class TurnCredit:
         if args.credit != "gigpo":
             return turn_advantages(values, scaling)
         states = [row.states for row in self.rows]
-        trainer.log_value("credit/compared_turns", compared_share(states, scaling.group_size))
+        trainer.log_value("credit/compared_turns", compared_share(states, values, scaling.group_size))
         return step_advantages(values, states, scaling)
 
 
-def compared_share(states: list[tuple[str, ...]], group_size: int) -> float:
-    """The share of turns whose state another turn of the group was in: without any, GiGPO is GRPO."""
+def compared_share(states: list[tuple[str, ...]], values: Tensor, group_size: int) -> float:
+    """The share of turns whose state another turn of the group was in: without any, GiGPO is GRPO.
+
+    A rollout without any score, as one that was dropped, is compared with none. `values`: [N, K, F].
+    """
+    has_score = (~values.isnan()).flatten(1).any(dim=1).tolist()
     met: dict[tuple[int, str], int] = {}
     for row, names in enumerate(states):
-        for name in names:
+        for name in names if has_score[row] else ():
             met[row // group_size, name] = met.get((row // group_size, name), 0) + 1
     return sum(count for count in met.values() if count > 1) / max(sum(met.values()), 1)
 
