@@ -13,6 +13,7 @@ from envmask_trl import EnvMaskGRPOTrainer, Segment, Source
 
 from ..weather_calculator.reinforce import CALLS_WEIGHT
 from ..weather_calculator.tasks import correct_answer, needed_calls
+from ..weather_calculator.warm_start import IGNORED
 from .training import Plan
 
 CUT_AT = 60  # completion tokens that packing leaves when it cuts on the right; two calls and an answer need more
@@ -52,9 +53,11 @@ class LossMaskAsAttentionMask(EnvMaskGRPOTrainer):
 
     def compute_loss(self, model: Any, inputs: dict, *args: Any, **kwargs: Any) -> torch.Tensor:
         def hide(module: Any, positional: tuple, named: dict) -> tuple[tuple, dict]:
-            attention_mask = named["attention_mask"].clone()
-            attention_mask[:, -inputs["tool_mask"].size(1) :] *= inputs["tool_mask"]
-            return positional, named | {"attention_mask": attention_mask}
+            if "labels" not in named:  # a forward that asks for logits scores nothing
+                return positional, named
+            is_trained = named["labels"] != IGNORED
+            is_before = is_trained.cumsum(dim=1) == 0  # the prompt
+            return positional, named | {"attention_mask": named["attention_mask"] * (is_trained | is_before)}
 
         with model.register_forward_pre_hook(hide, with_kwargs=True):
             return super().compute_loss(model, inputs, *args, **kwargs)
