@@ -30,7 +30,7 @@ from .tokenizer import train_tokenizer
 from .warm_start import BATCH_SIZE, warm_start
 
 SIZES = {  # steps of each part, and held-out questions of each number of calls
-    "full": {"tidy_steps": 700, "mixed_steps": 130, "grpo_steps": 128, "held_out": 64},
+    "full": {"tidy_steps": 700, "mixed_steps": 130, "grpo_steps": 116, "held_out": 64},
     "quick": {"tidy_steps": 6, "mixed_steps": 3, "grpo_steps": 2, "held_out": 4},
 }
 
