@@ -3,6 +3,7 @@
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
+from peft.utils.other import TrainableTokensWrapper
 from transformers import Qwen3ForCausalLM
 
 from envmask_trl import EnvMaskGRPOConfig, EnvMaskGRPOTrainer
@@ -57,19 +58,38 @@ def test_a_cap_on_the_logits_that_the_fused_head_does_not_know_is_not_left_out(t
             torch.testing.assert_close(scores, expected, atol=1e-5, rtol=0)
 
 
-def test_an_lm_head_that_is_no_linear_layer_is_scored_by_the_model_itself():
+def test_an_lm_head_without_a_weight_of_its_own_is_scored_by_the_model_itself():
+    model = with_head(small_model())
+    model.lm_head = torch.nn.Sequential(model.lm_head)
+    with only_labelled_positions_scored(), torch.no_grad():
+        found = Heads(1.0).checked(model)
+        log_probs = forward_as_trees(found, **inputs(ROWS)).log_probs
+    assert isinstance(found, OwnHead)
+    torch.testing.assert_close(log_probs[0, 2:4], next(iter(alone(model)))[:2], atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("bias_is_read", [False, True])
+def test_trainable_tokens_of_a_tied_head_are_scored_and_trained(bias_is_read, monkeypatch):
+    """With a bias to read (see `register_special_tokens`) TRL's fused head scores them, else the model's own."""
+    monkeypatch.delattr(TrainableTokensWrapper, "bias", raising=False)
+    if bias_is_read:
+        monkeypatch.setattr(TrainableTokensWrapper, "bias", None, raising=False)
     config = small_model().config
     config.tie_word_embeddings = True
     torch.manual_seed(0)
     model = get_peft_model(
         with_head(Qwen3ForCausalLM(config)), LoraConfig(target_modules=["q_proj"], trainable_token_indices=[10, 11])
     ).eval()
+    for name, weight in model.named_parameters():
+        if "trainable_tokens_delta" in name:
+            weight.data.add_(1.0)
     with only_labelled_positions_scored():
         found = Heads(1.0).checked(model)
         log_probs = forward_as_trees(found, **inputs(ROWS)).log_probs
         log_probs.sum().backward()
-    assert isinstance(found, OwnHead)
-    assert any("token_adapter" in name and weight.grad is not None for name, weight in model.named_parameters())
+    assert isinstance(found, OwnHead) is not bias_is_read
+    deltas = [weight for name, weight in model.named_parameters() if "token_adapter" in name and weight.requires_grad]
+    assert deltas and all(weight.grad.any() for weight in deltas)
     torch.testing.assert_close(log_probs[0, 2:4], next(iter(alone(model)))[:2], atol=1e-5, rtol=0)
 
 
