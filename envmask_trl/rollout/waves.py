@@ -41,7 +41,7 @@ class Waves:
     wave_s: float = 0.0  # what the latest wave took
 
     def play(self, live: list[RolloutState]) -> None:
-        """Play until every rollout stopped; when something fails, no tool is at work any more when that is raised."""
+        """Play until every rollout stopped; when something fails or is interrupted, no tool is at work any more then."""
         try:
             while live or self.waiting:
                 if live:
@@ -49,9 +49,8 @@ class Waves:
                 with self.loop.phase("tools"):
                     results = self.collect({state.index for state in live} & self.waiting.keys())
                 live = self.answer(results)
-        except Exception:
+        finally:
             self.flight.drain()  # who opened the environments closes them now
-            raise
 
     def play_wave(self, states: list[RolloutState]) -> None:
         """One turn of these rollouts, whose calls are at work afterwards."""
