@@ -87,10 +87,13 @@ def test_own_demonstrations_train_an_own_model_with_packing_lora_and_tags_as_tok
     assert len(AutoTokenizer.from_pretrained(tmp_path / "out")("Observation:")["input_ids"]) == 1
 
 
-def test_own_conversations_train_with_fractional_weights(tmp_path):
+def test_the_weights_of_own_conversations_reach_the_training(tmp_path):
     messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "<think>b</think>c"}]
-    train.main(*prepare(tmp_path, [{"messages": messages}] * 4, thought_weight=0.5))
-    AutoModelForCausalLM.from_pretrained(tmp_path / "out")
+    trained = []
+    for weight in (0.25, 0.25, 1.0):
+        train.main(*prepare(tmp_path, [{"messages": messages}] * 4, thought_weight=weight))
+        trained.append(AutoModelForCausalLM.from_pretrained(tmp_path / "out").get_input_embeddings().weight)
+    assert trained[0].equal(trained[1]) and not trained[0].equal(trained[2])
 
 
 @pytest.mark.parametrize(
