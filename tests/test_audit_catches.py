@@ -245,6 +245,14 @@ def test_a_fault_in_saved_rollouts_is_found(plant, name, saved):
     assert name in {check.name for check in audit(rows, model=model).faults}
 
 
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_an_advantage_that_is_no_finite_number_is_named_by_its_row(value, saved):
+    model, path = saved
+    rows = load_rollouts(path)
+    rows[2]["advantage"] = value
+    assert f"row 2 has the advantage {value}, expected a finite number" in str(audit(rows, model=model))
+
+
 def test_a_mask_in_a_file_that_is_too_short_is_named_by_its_row(saved):
     model, path = saved
     rows = load_rollouts(path)

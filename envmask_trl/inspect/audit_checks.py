@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from math import isfinite
 
 import torch
 from torch import Tensor
@@ -38,12 +39,25 @@ def check_not_learned(rows: Rows, weights: Sequence[Tensor], contribution: float
         tokens = sum(sum(row.foreign) for row in rows) - own
         left_out = f" and {own} of the model that are left out" if own else ""
         return Check(NOT_LEARNED, True, f"the part of {tokens} such tokens{left_out} in the gradient is exactly 0")
+    if not wrong and not isfinite(contribution):
+        says = f"their part of the gradient is {contribution}; {first_not_finite(rows, weights)}"
+        return Check(NOT_LEARNED, False, says)
     first = f"the first is {place(rows, *wrong[0])}" if wrong else "it comes from no single token"
     return Check(
         NOT_LEARNED,
         False,
         f"{len(wrong)} tokens that are not to be learned have a gradient, of norm {contribution:.4g} together; {first}",
     )
+
+
+def first_not_finite(rows: Rows, weights: Sequence[Tensor]) -> str:
+    """Where a NaN or infinite gradient comes from: an advantage, or else the model's own numbers."""
+    for index, (row, weight) in enumerate(zip(rows, weights, strict=True)):
+        if unfit := [value for value in row.advantages if not isfinite(value)]:
+            return f"row {index} has the advantage {unfit[0]}, expected a finite number: see its group's rewards"
+        if not weight.isfinite().all():
+            return f"the loss of {place(rows, index, weight.isfinite().tolist().index(False))} is not finite"
+    return "the weights of the loss are finite, so the model's own gradient is not"
 
 
 def check_masks(rows: Rows, masks: Sequence[Sequence[int]]) -> Check:

@@ -41,7 +41,7 @@ class Waves:
     wave_s: float = 0.0  # what the latest wave took
 
     def play(self, live: list[RolloutState]) -> None:
-        """Play until every rollout stopped; when something fails or is interrupted, no tool is at work any more then."""
+        """Play until every rollout stopped; on every way out, also that of Ctrl-C, no tool is at work any more."""
         try:
             while live or self.waiting:
                 if live:
