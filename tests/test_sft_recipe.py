@@ -106,6 +106,7 @@ def test_the_weights_of_own_conversations_reach_the_training(tmp_path):
             "agent_sft: dataset: there is no file 'no.jsonl'",
         ),
         (react_rows(1, 0), {"tags": "reakt"}, "agent_sft: tags is 'reakt'"),
+        (react_rows(1, 0), {"model_name_or_path": None}, "agent_sft: model_name_or_path is not set"),
         (react_rows(1, 0), {"tags": "react", "packing": True, "thought_weight": 0.5}, "agent_sft: "),
         (
             react_rows(1, 0),

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from datasets import Dataset, load_dataset
+from peft import LoraConfig
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import ModelConfig, SFTConfig, SFTTrainer, TrlParser, get_peft_config
 
@@ -60,6 +61,8 @@ class ScriptArguments:
 def main(script: ScriptArguments, config: SFTConfig, model_config: ModelConfig) -> None:
     try:
         rows = read_rows(script.dataset)
+        if model_config.model_name_or_path is None:
+            raise ValueError("model_name_or_path is not set; expected a model's folder or its id on the hub")
         tokenizer = AutoTokenizer.from_pretrained(model_config.model_name_or_path)
         model = AutoModelForCausalLM.from_pretrained(
             model_config.model_name_or_path,
@@ -67,6 +70,7 @@ def main(script: ScriptArguments, config: SFTConfig, model_config: ModelConfig) 
             attn_implementation=model_config.attn_implementation,
         )
         peft_config = get_peft_config(model_config)
+        assert peft_config is None or isinstance(peft_config, LoraConfig)
         if script.new_tokens:
             register_special_tokens(tokenizer, model, script.new_tokens, peft_config=peft_config)
         check_packing(model, config)
@@ -103,6 +107,8 @@ def read_rows(source: str) -> Dataset:
 
 def parse(arguments: list[str] | None = None) -> tuple[ScriptArguments, SFTConfig, ModelConfig]:
     try:
-        return TrlParser((ScriptArguments, SFTConfig, ModelConfig)).parse_args_and_config(arguments)
+        # To TRL, classes and what is parsed into them are NewTypes of Any, which nothing is.
+        parser = TrlParser((ScriptArguments, SFTConfig, ModelConfig))  # type: ignore[arg-type]
+        return parser.parse_args_and_config(arguments)  # type: ignore[return-value]
     except (ValueError, FileNotFoundError) as error:
         refuse(error)
