@@ -161,9 +161,12 @@ def dpo(chain: Chain) -> Trainer:
 
 def single_turn_grpo(chain: Chain) -> Trainer:
     config = chain.config(GRPOConfig, **chain.grpo_options())
-    rewards = [correct_answer, even_ids]
     return GRPOTrainer(
-        chain.model, rewards, args=config, train_dataset=chain.questions(0), processing_class=chain.tokenizer
+        chain.model,
+        [correct_answer, even_ids],  # type: ignore[list-item]  # TRL's type leaves no room for what is never None
+        args=config,
+        train_dataset=chain.questions(0),
+        processing_class=chain.tokenizer,
     )
 
 
@@ -235,13 +238,15 @@ def make_chain(preset: Preset, folder: Path) -> Chain:
 def run(trainer: Trainer) -> float | None:
     """Train; the calls per rollout where there are tools; raise if a loss is not a number, or if no weight moved."""
     trainer.remove_callback(PrinterCallback)
-    before = [weight.detach().clone() for weight in trainer.model.parameters()]
+    model = trainer.model
+    assert model is not None
+    before = [weight.detach().clone() for weight in model.parameters()]
     trainer.train()
     losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
     name = type(trainer).__name__
     if not losses or not all(math.isfinite(loss) for loss in losses):
         raise RuntimeError(f"{name} logged the losses {losses}, expected one finite number for each step")
-    if all(torch.equal(old, new) for old, new in zip(before, trainer.model.parameters(), strict=True)):
+    if all(torch.equal(old, new) for old, new in zip(before, model.parameters(), strict=True)):
         raise RuntimeError(f"{name} trained for {len(losses)} steps and no weight has moved")
     calls = [entry[CALLS] for entry in trainer.state.log_history if CALLS in entry]
     return sum(calls) / len(calls) if calls else None

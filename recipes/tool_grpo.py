@@ -49,9 +49,9 @@ class ScriptArguments:
 
 def main(script: ScriptArguments, config: EnvMaskGRPOConfig, model: ModelConfig) -> None:
     try:
-        resume = config.resume_from_checkpoint
-        resume = str(resume).lower() == "true" or resume
-        resume = checkpoint_to_resume(resume, config.output_dir, has_adapter=model.use_peft)
+        asked = config.resume_from_checkpoint
+        latest = str(asked).lower() == "true"
+        resume = checkpoint_to_resume(latest or asked, config.output_dir, has_adapter=model.use_peft)
         trainer = make_trainer(script, config, model)
     except (ValueError, OSError, ImportError) as error:
         refuse(error)
@@ -62,7 +62,7 @@ def main(script: ScriptArguments, config: EnvMaskGRPOConfig, model: ModelConfig)
 
 def make_trainer(script: ScriptArguments, config: EnvMaskGRPOConfig, model: ModelConfig) -> EnvMaskGRPOTrainer:
     check_model_path(model.model_name_or_path)
-    given = {
+    given: dict[str, Any] = {
         "reward_funcs": [import_path(path, "reward_funcs") for path in script.reward_funcs],
         "tools": [import_path(path, "tools") for path in script.tools],
         "train_dataset": read_dataset(script.dataset, script),
@@ -70,11 +70,13 @@ def make_trainer(script: ScriptArguments, config: EnvMaskGRPOConfig, model: Mode
     }
     if script.environment_factory:
         given["environment_factory"] = import_path(script.environment_factory, "environment_factory")
+    options = config.model_init_kwargs or {}
+    assert isinstance(options, dict)  # the config has read it, where it was a text
     config.model_init_kwargs = {
         "revision": model.model_revision,
         "attn_implementation": model.attn_implementation,
         "dtype": model.dtype,
-        **(config.model_init_kwargs or {}),
+        **options,
     }
     return EnvMaskGRPOTrainer(
         model=model.model_name_or_path,
@@ -154,7 +156,9 @@ def with_prompt(row: dict[str, Any], where: str, system_prompt: str | None) -> d
 
 def parse(arguments: list[str] | None = None) -> tuple[ScriptArguments, EnvMaskGRPOConfig, ModelConfig]:
     try:
-        return TrlParser((ScriptArguments, EnvMaskGRPOConfig, ModelConfig)).parse_args_and_config(arguments)
+        # To TRL, classes and what is parsed into them are NewTypes of Any, which nothing is.
+        parser = TrlParser((ScriptArguments, EnvMaskGRPOConfig, ModelConfig))  # type: ignore[arg-type]
+        return parser.parse_args_and_config(arguments)  # type: ignore[return-value]
     except (ValueError, FileNotFoundError) as error:
         refuse(error)
 

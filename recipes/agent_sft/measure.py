@@ -116,7 +116,7 @@ def free(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, questions: 
         sampler=KeptCacheSampler(model, tokenizer, do_sample=False),
         limits=RolloutLimits(max_completion_length=FREE_TOKENS),
     )
-    counts = Counter(behind_first_call(tokenizer.decode(rollout.completion_ids)) for rollout in played)
+    counts = Counter(behind_first_call(str(tokenizer.decode(list(rollout.completion_ids)))) for rollout in played)
     kinds = ("observation", "another call", "an answer", "nothing", "no call")
     return {f"free: {kind}": counts[kind] / len(played) for kind in kinds}
 

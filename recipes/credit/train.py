@@ -5,7 +5,7 @@ import time
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 from transformers import PrinterCallback, Qwen3ForCausalLM
 
@@ -14,7 +14,8 @@ from envmask_trl import EnvMaskGRPOConfig, EnvMaskGRPOTrainer
 from .policy import random_picker, read_pick, word_tokenizer
 from .tasks import NAMED, STEPS, Picking, questions
 
-CREDITS = ("outcome", "turn_discounted", "turn", "gigpo")
+Credit = Literal["outcome", "turn_discounted", "turn", "gigpo"]
+CREDITS: tuple[Credit, ...] = get_args(Credit)
 NUM_GENERATIONS = 16
 LEARNING_RATE = 5e-3  # at 1e-2 some runs forget how a pick is written
 LAST = 5  # training steps whose rollouts are counted
@@ -29,7 +30,7 @@ class Run:
     """
 
     task: str
-    credit: str
+    credit: Credit
     seed: int
     success: list[float]  # the share of a step's rollouts that succeeded, step by step
     cpu_s: float
@@ -47,7 +48,7 @@ def succeeded(environments: list[Picking], **columns: Any) -> list[float]:
 
 
 def run(
-    task: str, credit: str, seed: int, *, steps: int, output_dir: Path, picker: Qwen3ForCausalLM | None = None
+    task: str, credit: Credit, seed: int, *, steps: int, output_dir: Path, picker: Qwen3ForCausalLM | None = None
 ) -> Run:
     """Train a random picker for so many steps; all modes of a seed start with the same weights."""
     start = time.process_time()
@@ -71,7 +72,7 @@ def run(
     return Run(task, credit, seed, success, time.process_time() - start)
 
 
-def make_config(credit: str, *, seed: int, steps: int, output_dir: Path) -> EnvMaskGRPOConfig:
+def make_config(credit: Credit, *, seed: int, steps: int, output_dir: Path) -> EnvMaskGRPOConfig:
     """The same for all modes but for `credit`: one optimizer step a generation, all rollouts in it."""
     return EnvMaskGRPOConfig(
         output_dir=str(output_dir),

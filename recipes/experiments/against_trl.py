@@ -10,6 +10,7 @@ An arm takes `--budget` seconds (60) of training, and some more for its evaluati
 
 import tempfile
 import warnings
+from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -70,7 +71,7 @@ class RaceJob(Job):
         return head | found | about
 
 
-def jobs(options: object, budget_s: float) -> Sequence[Job]:
+def jobs(options: Namespace, budget_s: float) -> Sequence[Job]:
     found = jobs_of(RaceJob, options, arms=list(ARMS), quick_arms=QUICK_ARMS, seeds=SEEDS)
     return [replace(job, budget_s=budget_s) for job in found]
 

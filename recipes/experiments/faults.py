@@ -5,7 +5,7 @@ which tool is to name each.
 """
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -71,7 +71,9 @@ class DriftCutByLength(EnvMaskGRPOTrainer):
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
-        encode, tokenizer = self.encoder.encode, self.processing_class
+        encoder, tokenizer = self.encoder, self.processing_class
+        assert encoder is not None
+        encode = encoder.encode
 
         def cut_by_length(calls: Any, contents: Any, *, history: Any, **options: Any) -> Any:
             observation = encode(calls, contents, history=history, **options)
@@ -79,11 +81,12 @@ class DriftCutByLength(EnvMaskGRPOTrainer):
                 return None
             results = [{"role": "tool", "content": content} for content in observation.contents]
             rendered = tokenizer.apply_chat_template(
-                [*history.messages, *results], tools=self.tools, add_generation_prompt=True, return_dict=False
+                [*history.messages, *results], tools=list(self.tools), add_generation_prompt=True, return_dict=False
             )
-            return replace(observation, segments=(Segment(Source.ENV, tuple(rendered[len(history.token_ids) :])),))
+            ids = cast(list[int], rendered)[len(history.token_ids) :]
+            return replace(observation, segments=(Segment(Source.ENV, tuple(ids)),))
 
-        self.encoder.encode = cut_by_length
+        encoder.encode = cut_by_length  # type: ignore[method-assign, assignment]  # the loop always gives a history
 
 
 class CutAfterTheReward(EnvMaskGRPOTrainer):
@@ -146,7 +149,7 @@ class ResultsOutOfOrder(EnvMaskGRPOTrainer):
             moved = dict(zip(answered, (results[row] for row in arrived), strict=True))
             return [moved.get(row, found) for row, found in enumerate(results)]
 
-        self.tool_runner.run = in_order_of_arrival
+        self.tool_runner.run = in_order_of_arrival  # type: ignore[method-assign]
 
 
 @torch.no_grad()

@@ -52,7 +52,9 @@ def audit_saved(saved: Path, trainer: EnvMaskGRPOTrainer) -> list[str]:
 
 def lint_saved(saved: Path, trainer: EnvMaskGRPOTrainer, rows: Sequence[dict]) -> list[str]:
     """The rollouts as conversations; each question has `num_generations` of them, which may well be the same."""
-    answers = chain.from_iterable([row["answer"]] * trainer.num_generations for row in rows)
+    each = trainer.num_generations
+    assert each is not None
+    answers = chain.from_iterable([row["answer"]] * each for row in rows)
     conversations = [
         {"messages": [*rollout["prompt"], *rollout["messages"]], "answer": answer}
         for rollout, answer in zip(load_rollouts(saved), answers, strict=False)

@@ -16,6 +16,7 @@ import json
 from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
+from typing import Any
 
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
@@ -30,7 +31,7 @@ IRRELEVANT = 1  # fields of a report beside city and temperature
 MAX_TURN_TOKENS = 56  # the longest turn that is needed has about 45
 MAX_COMPLETION_LENGTH = 384  # three calls, two short reports and an answer have about 230
 TIDY_SHARE = 0.75  # of the demonstrations; the others are of mixed quality
-LIMITS = {
+LIMITS: dict[str, Any] = {  # of `RolloutLimits`, and of the trainer's config
     "max_completion_length": MAX_COMPLETION_LENGTH,
     "max_turn_tokens": MAX_TURN_TOKENS,
     "max_tool_calling_iterations": MAX_CALLS,

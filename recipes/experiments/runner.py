@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from .records import Record, append, circumstances, finished
 from .task import make_checkpoint
@@ -24,6 +25,7 @@ QUICK_OPTIONS = {
     "num_generations": QUICK_GROUP,
     "max_steps": QUICK_STEPS,
 }
+AnyJob = TypeVar("AnyJob", bound="Job")
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,8 +140,8 @@ def parser_of(description: str | None, arms: Iterable[str], *, seeds: int) -> ar
 
 
 def jobs_of(
-    kind: type[Job], options: argparse.Namespace, *, arms: Sequence[str], quick_arms: Sequence[str], seeds: int
-) -> list[Job]:
+    kind: type[AnyJob], options: argparse.Namespace, *, arms: Sequence[str], quick_arms: Sequence[str], seeds: int
+) -> list[AnyJob]:
     """The jobs that the options ask for, seed by seed, so that pairs are finished together.
 
     Args:

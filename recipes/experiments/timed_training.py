@@ -92,7 +92,7 @@ def make_racer(
     model, tokenizer = load_checkpoint(checkpoint)
     trainer = trainer_class(
         model,
-        [correct_answer, needed_calls],
+        [correct_answer, needed_calls],  # type: ignore[list-item]  # TRL's type leaves no room for what is never None
         args=config_class(output_dir=str(folder), **(race.options(seed) | options)),
         train_dataset=Dataset.from_list(training_rows(seed, steps=steps)),
         processing_class=tokenizer,

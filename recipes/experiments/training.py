@@ -8,7 +8,17 @@ from typing import Any
 
 import torch
 from datasets import Dataset
-from transformers import PrinterCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments, set_seed
+from transformers import (
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    PrinterCallback,
+    TrainerCallback,
+    TrainerControl,
+    TrainerState,
+    TrainingArguments,
+    set_seed,
+)
+from trl import GRPOTrainer
 
 from envmask_trl import EnvMaskGRPOConfig, EnvMaskGRPOTrainer, audit, load_rollouts
 
@@ -151,13 +161,15 @@ def run_arm(
     }
 
 
-def evaluate(trainer: EnvMaskGRPOTrainer, plan: Plan, *, seed: int, each: int) -> dict[str, dict[str, float]]:
+def evaluate(trainer: GRPOTrainer, plan: Plan, *, seed: int, each: int) -> dict[str, dict[str, float]]:
     """Held-out success by calls: {"sampled": {"0": 0.97, ...}, "greedy": {...}}."""
+    model, tokenizer = trainer.model, trainer.processing_class
+    assert isinstance(model, PreTrainedModel) and isinstance(tokenizer, PreTrainedTokenizerBase)
     rows, tools = held_out_rows(seed, each=each), tools_of(plan.observation, test_day(seed))
     set_seed(seed)  # every arm of a seed draws the same random numbers
     results = {}
     for decoding in ("sampled", "greedy"):
-        played, _ = play(trainer.model, trainer.processing_class, rows, tools=tools, greedy=decoding == "greedy")
+        played, _ = play(model, tokenizer, rows, tools=tools, greedy=decoding == "greedy")
         results[decoding] = {calls: round(share, 4) for calls, share in success_by_calls(played).items()}
     return results
 

@@ -90,7 +90,8 @@ def prepared(options: Namespace) -> tuple[PreTrainedModel, PreTrainedTokenizerBa
     rows = [with_prompt(row, tokenizer) for row in questions]
     search = SearchTool(retriever, k=options.documents, max_tokens=options.document_tokens, tokenizer=tokenizer).search
     model = AutoModelForCausalLM.from_pretrained(options.model, dtype=options.dtype)
-    model = model.to("cuda" if torch.cuda.is_available() else "cpu")
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    model = model.to(device)  # type: ignore[arg-type]  # to mypy, transformers' wrapper of it is unbound
     training, held_out = split(rows, options.held_out, options.questions_per_step)
     return model, tokenizer, TagProtocol(search, tokenizer), training, held_out
 

@@ -27,18 +27,18 @@ class MuonWithAdamW(Optimizer):
         self.param_groups += self._adamw.param_groups
 
     @torch.no_grad()
-    def step(self, closure: None = None) -> None:
+    def step(self, closure: None = None) -> None:  # type: ignore[override]  # it takes no closure
         group = self.param_groups[0]
         for _, same in groupby(group["params"], key=lambda weight: weight.shape):
             weights = [weight for weight in same if weight.grad is not None]
             if weights:
-                self._step_stacked(weights, lr=group["lr"], momentum=group["momentum"])
+                gradient = torch.stack([weight.grad for weight in weights])
+                self._step_stacked(weights, gradient, lr=group["lr"], momentum=group["momentum"])
         self._adamw.param_groups[:] = self.param_groups[1:]  # loading a state makes new groups, and schedules see ours
         self._adamw.step()
 
-    def _step_stacked(self, weights: list[torch.Tensor], *, lr: float, momentum: float) -> None:
-        """One step for weights of equal shape, stacked to [N, rows, columns]."""
-        gradient = torch.stack([weight.grad for weight in weights])
+    def _step_stacked(self, weights: list[torch.Tensor], gradient: torch.Tensor, *, lr: float, momentum: float) -> None:
+        """One step for weights of equal shape; their gradients are stacked, [N, rows, columns]."""
         state = self.state[weights[0]]
         velocity = state.setdefault("velocity", torch.zeros_like(gradient))
         velocity.lerp_(gradient, 1 - momentum)

@@ -42,8 +42,8 @@ def warm_start(
 ) -> None:
     """Train once through `rows`, in their order, on the tokens that a model would have written; see `learn`."""
     schemas = [get_json_schema(tool) for tool in tools]  # read once, not for each conversation
-    neighbourhoods = DataLoader(
-        [row["messages"] for row in rows],
+    neighbourhoods: DataLoader[list[Row]] = DataLoader(
+        [row["messages"] for row in rows],  # type: ignore[arg-type]  # a list is all that is needed of a Dataset
         batch_size=NEIGHBOURHOOD * BATCH_SIZE,
         collate_fn=partial(encode, tokenizer=tokenizer, schemas=schemas),
         num_workers=1,  # encodes the next conversations while this process learns from the last
