@@ -221,7 +221,7 @@ def test_one_advantage_on_every_token_is_the_loss_of_one_per_row(loss_type, leve
 @pytest.mark.parametrize(
     ("scores", "message"),
     [
-        ([[0.0]] * 4, "row 0: turn_rewards of scored gave 1 numbers, but the model took 3 turns"),
+        ([[0.0]] * 4, "turn_rewards of scored gave rollout 0 1 turn rewards, expected one for each of its 3 turns"),
         (SCORES[:3], "turn_rewards of scored returned 3 entries for 4 rollouts"),
         (None, "turn_rewards of scored returned None for 4 rollouts"),
     ],

@@ -206,5 +206,17 @@ def test_the_arithmetic_of_turns():
     assert at_density([0.5, 0.0, 1.0], "returned", 0.5) == [0.75, 0.5, 1.0]
     assert at_density([0.5, 0.0, 1.0], "sparse", 0.5) == [0.0, 0.0, 1.5]
     assert at_density([], "sparse", 0.5) == [] == at_density([], "returned", 0.5)
-    with pytest.raises(ValueError, match="r gave turn rewards for 1 rollouts, expected 2"):
+    with pytest.raises(ValueError, match="turn_rewards of r returned 1 entries for 2 rollouts"):
         check_turn_rewards("r", [[1.0]], [1, 1])
+
+
+@pytest.mark.parametrize("missing", [None, float("nan")])
+def test_a_turn_without_a_score_is_nan_for_credit_and_refused_where_scores_are_summed(missing):
+    assert check_turn_rewards("r", [[1.0, missing], None], [2, 3], allow_unscored=True) == [
+        [1.0, pytest.approx(float("nan"), nan_ok=True)],
+        None,
+    ]
+    with pytest.raises(ValueError, match=r"turn_rewards of r gave rollout 0 .*, expected (a number|finite numbers)"):
+        check_turn_rewards("r", [[1.0, missing], None], [2, 3])
+    with pytest.raises(ValueError, match="expected finite numbers, or None where a turn has no score"):
+        check_turn_rewards("r", [[float("inf"), missing]], [2], allow_unscored=True)

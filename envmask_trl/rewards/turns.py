@@ -7,7 +7,6 @@ sparse           0.0         0.0         1.5         their sum, at the end
 """
 
 from collections.abc import Sequence
-from math import isfinite
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from .values import as_list, described, turn_values_of
@@ -29,31 +28,31 @@ class GivesTurnRewards(Protocol):
     def turn_rewards(self, **columns: Any) -> list[list[float] | None]: ...
 
 
-def check_turn_rewards(name: str, values: Any, num_turns: Sequence[int]) -> list[list[float] | None]:
-    """The same values as lists of floats.
+def check_turn_rewards(
+    name: str, values: Any, num_turns: Sequence[int], *, allow_unscored: bool = False
+) -> list[list[float] | None]:
+    """What `turn_rewards` of the function `name` returned, as lists of floats.
+
+    Args:
+        allow_unscored: a turn may have no score, as None or NaN, which becomes NaN; not where scores are summed.
 
     Raises:
         ValueError: another number of rollouts, or of turns in one, or an entry that is no finite number.
     """
     listed = as_list(values)
-    if listed is None:
+    if listed is None or len(listed) != len(num_turns):
+        found = described(values) if listed is None else f"{len(listed)} entries"
         raise ValueError(
-            f"turn_rewards of {name} returned {described(values)} for {len(num_turns)} rollouts, expected a list with "
-            "one list of numbers, or None, for each"
+            f"turn_rewards of {name} returned {found} for {len(num_turns)} rollouts, expected a list with one list of "
+            "numbers, or None, for each"
         )
-    kept = [
-        None if turns is None else turn_values_of(f"turn_rewards of {name} gave rollout {row}", turns)
-        for row, turns in enumerate(listed)
-    ]
-    if len(kept) != len(num_turns):
-        raise ValueError(f"{name} gave turn rewards for {len(kept)} rollouts, expected {len(num_turns)}")
-    for row, (turns, expected) in enumerate(zip(kept, num_turns, strict=True)):
+    kept: list[list[float] | None] = []
+    for row, (given, expected) in enumerate(zip(listed, num_turns, strict=True)):
+        whose = f"turn_rewards of {name} gave rollout {row}"
+        turns = None if given is None else turn_values_of(whose, given, allow_unscored=allow_unscored)
         if turns is not None and len(turns) != expected:
-            raise ValueError(
-                f"{name} gave rollout {row} {len(turns)} turn rewards, expected one for each of its {expected} turns"
-            )
-        if turns is not None and not all(map(isfinite, turns)):
-            raise ValueError(f"{name} gave rollout {row} the turn rewards {turns}, expected finite numbers")
+            raise ValueError(f"{whose} {len(turns)} turn rewards, expected one for each of its {expected} turns")
+        kept.append(turns)
     return kept
 
 

@@ -6,6 +6,7 @@ read as       [1.0, None, 0.5]     its numbers                   one sentence: w
 
 import json
 from collections.abc import Iterable, Mapping, Sequence, Set
+from math import isfinite, isnan, nan
 from numbers import Integral
 from typing import Any, SupportsFloat
 
@@ -35,16 +36,26 @@ def reward_values(whose: str, values: Any, count: int) -> list[float | None]:
     return [None if value is None else number(f"{whose} gave rollout {row}", value) for row, value in enumerate(listed)]
 
 
-def turn_values_of(whose: str, values: Any) -> list[float]:
+def turn_values_of(whose: str, values: Any, *, allow_unscored: bool = False) -> list[float]:
     """One rollout's numbers, one per turn, as floats.
 
+    Args:
+        allow_unscored: None and NaN are no score, and become NaN.
+
     Raises:
-        ValueError: no list, or an entry that is no number.
+        ValueError: no list, or an entry that is no finite number.
     """
     listed = as_list(values)
     if listed is None:
         raise ValueError(f"{whose} {described(values)}, expected a list with one number for each turn of the model")
-    return [number(f"{whose} at turn {turn}", value) for turn, value in enumerate(listed)]
+    numbers = [
+        nan if value is None and allow_unscored else number(f"{whose} at turn {turn}", value)
+        for turn, value in enumerate(listed)
+    ]
+    if not all(isfinite(value) or (isnan(value) and allow_unscored) for value in numbers):
+        remedy = ", or None where a turn has no score" if allow_unscored else ""
+        raise ValueError(f"{whose} {numbers}, expected finite numbers{remedy}")
+    return numbers
 
 
 def number(whose: str, value: Any) -> float:

@@ -18,7 +18,8 @@ import torch
 from accelerate.utils import gather_object
 from torch import Tensor
 
-from ..rewards.values import as_list, described, number
+from ..rewards.turns import check_turn_rewards
+from ..rewards.values import turn_values_of
 from ..trajectory import Source, StopReason, Trajectory
 
 TurnScores = tuple[float, ...]
@@ -76,24 +77,9 @@ def function_scores(
     ask = getattr(function, "turn_rewards", None)
     if ask is None:
         return [None] * len(trajectories)
-    answer = as_list(found := ask(**keywords))
-    if answer is None or len(answer) != len(trajectories):
-        shown = described(found) if answer is None else f"{len(answer)} entries"
-        raise ValueError(
-            f"turn_rewards of {name} returned {shown} for {len(trajectories)} rollouts, expected a list with one list "
-            "of numbers, or None, for each"
-        )
-    listed = [
-        None if values is None else turn_scores(f"turn_rewards of {name} gave rollout {row}", values)
-        for row, values in enumerate(answer)
-    ]
-    for row, (values, trajectory) in enumerate(zip(listed, trajectories, strict=True)):
-        if values is not None and len(values) != trajectory.num_turns:
-            raise ValueError(
-                f"row {row}: turn_rewards of {name} gave {len(values)} numbers, but the model took "
-                f"{trajectory.num_turns} turns; give one number for each"
-            )
-    return [values or None for values in listed]
+    num_turns = [trajectory.num_turns for trajectory in trajectories]
+    found = check_turn_rewards(name, ask(**keywords), num_turns, allow_unscored=True)
+    return [tuple(values) if values else None for values in found]
 
 
 def environment_scores(environment: Any, trajectory: Trajectory) -> TurnScores | None:
@@ -104,30 +90,14 @@ def environment_scores(environment: Any, trajectory: Trajectory) -> TurnScores |
     ask = getattr(environment, "get_turn_rewards", None)
     if ask is None or not trajectory.num_turns or trajectory.stop_reason is StopReason.ENV_ERROR:
         return None
-    values = turn_scores(f"{type(environment).__name__}.get_turn_rewards returned", ask())
+    whose = f"{type(environment).__name__}.get_turn_rewards returned"
+    values = turn_values_of(whose, ask(), allow_unscored=True)
     if len(values) > trajectory.num_turns:
         raise ValueError(
-            f"{type(environment).__name__}.get_turn_rewards returned {len(values)} numbers, but the model took "
-            f"{trajectory.num_turns} turns; give at most one number for each"
+            f"{whose} {len(values)} numbers, but the model took {trajectory.num_turns} turns; give at most one number "
+            "for each"
         )
-    return values + (math.nan,) * (trajectory.num_turns - len(values))
-
-
-def turn_scores(whose: str, values: Any) -> TurnScores:
-    """One rollout's scores as floats; NaN, as None, is no score.
-
-    Raises:
-        ValueError: no list, or an entry that is no number or infinite.
-    """
-    listed = as_list(values)
-    if listed is None:
-        raise ValueError(f"{whose} {described(values)}, expected a list with one number for each turn of the model")
-    scores = tuple(
-        math.nan if value is None else number(f"{whose} at turn {turn}", value) for turn, value in enumerate(listed)
-    )
-    if any(map(math.isinf, scores)):
-        raise ValueError(f"{whose} {list(scores)}, expected finite numbers, or None where a turn has no score")
-    return scores
+    return (*values, *[math.nan] * (trajectory.num_turns - len(values)))
 
 
 def states_before_turns(trajectory: Trajectory) -> tuple[str, ...]:
