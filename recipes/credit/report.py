@@ -6,12 +6,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import matplotlib
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
-
-from ..experiments.comparison import interval, smoothed
+from ..experiments.comparison import interval
+from ..experiments.figures import draw_mean, panels
 from .tasks import TASKS
 from .train import CREDITS, LAST, Run
 
@@ -58,17 +54,11 @@ def of(runs: Sequence[Run], task: str, credit: str) -> list[Run]:
 
 def plot(runs: Sequence[Run], path: Path) -> None:
     """The mean over the seeds against the training step, with its interval."""
-    figure, axes = plt.subplots(1, len(TASKS), figsize=(5 * len(TASKS), 3.6), layout="constrained", sharey=True)
-    for axis, task in zip(axes, TASKS, strict=True):
-        for credit in CREDITS:
-            curves = [smoothed(run.success, LAST) for run in of(runs, task, credit)]
-            points = [interval(values) for values in zip(*curves, strict=True)]
-            steps = list(range(1, len(points) + 1))
-            (line,) = axis.plot(steps, [point.mean for point in points], label=credit)
-            low, high = ([point.mean + sign * point.half for point in points] for sign in (-1, 1))
-            axis.fill_between(steps, low, high, color=line.get_color(), alpha=0.12)
-        axis.set(title=f"{task}: {WHAT[task]}", xlabel="training step", ylim=(0, 1))
-    axes[0].set_ylabel(f"share of rollouts, mean of {LAST} steps")
-    axes[0].legend(loc="upper left", fontsize=8)
-    figure.savefig(path, dpi=120)
-    plt.close(figure)
+    with panels(path, 1, len(TASKS), dpi=120, figsize=(5 * len(TASKS), 3.6), sharey=True) as (row,):
+        for axes, task in zip(row, TASKS, strict=True):
+            for number, credit in enumerate(CREDITS):
+                curves = [run.success for run in of(runs, task, credit)]
+                draw_mean(axes, curves, label=credit, color=f"C{number}", width=LAST)
+            axes.set(title=f"{task}: {WHAT[task]}", xlabel="training step", ylim=(0, 1))
+        row[0].set_ylabel(f"share of rollouts, mean of {LAST} steps")
+        row[0].legend(loc="upper left", fontsize=8)

@@ -8,9 +8,10 @@ from pathlib import Path
 from textwrap import fill
 
 from .comparison import interval, smoothed
+from .figures import draw_mean, panels
 from .findings import only_here
 from .markdown import replace_section
-from .mask_report import COMPARED, Seeds, draw_curve, paired_difference, success, tail_mean
+from .mask_report import COMPARED, Seeds, curves_of, paired_difference, success, tail_mean
 from .records import Record, by_arm
 
 CLEAN = "clean"
@@ -161,41 +162,26 @@ def by_step(curves: Sequence[list[float]]) -> list[tuple[float, ...]]:
 
 def draw(arms: Mapping[str, Seeds], path: Path) -> None:
     """Two panels a fault, above right answers in training, below the gradient norm, each against the clean run."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
     faults = [arm for arm in arms if arm != CLEAN] or list(arms)
     columns = min(4, len(faults))
     rows = ceil(len(faults) / columns)
-    figure, grid = pyplot.subplots(
-        2 * rows,
-        columns,
-        figsize=(3.2 * columns, 4.2 * rows),
-        sharex=True,
-        sharey="row",
-        squeeze=False,
-        layout="constrained",
-    )
-    for place in range(rows * columns):
-        above, below = (grid[2 * (place // columns) + part][place % columns] for part in (0, 1))
-        if place >= len(faults):
-            above.set_visible(False)
-            below.set_visible(False)
-            continue
-        for axes, name in ((above, "right_answers"), (below, "grad_norm")):
-            if CLEAN in arms:
-                draw_curve(axes, arms[CLEAN], name, label="clean", color="0.6")
-            draw_curve(axes, arms[faults[place]], name, label=faults[place], color="C3")
-            axes.spines[["top", "right"]].set_visible(False)
-        above.set_title(fill(what(arms[faults[place]]), 36), fontsize=8)
-        above.set_ylim(0, 1)
-        if below.get_ylim()[1] > 0:
-            below.set_yscale("log")
-    for row in range(rows):
-        grid[2 * row][0].set_ylabel("right answers", fontsize=8)
-        grid[2 * row + 1][0].set_ylabel("gradient norm", fontsize=8)
-    figure.supxlabel("GRPO step", fontsize=9)
-    figure.savefig(path, dpi=80)
-    pyplot.close(figure)
+    size = (3.2 * columns, 4.2 * rows)
+    with panels(path, 2 * rows, columns, dpi=80, figsize=size, sharex=True, sharey="row") as grid:
+        for place in range(rows * columns):
+            above, below = (grid[2 * (place // columns) + part][place % columns] for part in (0, 1))
+            if place >= len(faults):
+                above.set_visible(False)
+                below.set_visible(False)
+                continue
+            for axes, name in ((above, "right_answers"), (below, "grad_norm")):
+                if CLEAN in arms:
+                    draw_mean(axes, curves_of(arms[CLEAN], name), label="clean", color="0.6")
+                draw_mean(axes, curves_of(arms[faults[place]], name), label=faults[place], color="C3")
+            above.set_title(fill(what(arms[faults[place]]), 36), fontsize=8)
+            above.set_ylim(0, 1)
+            if below.get_ylim()[1] > 0:
+                below.set_yscale("log")
+        for row in range(rows):
+            grid[2 * row][0].set_ylabel("right answers", fontsize=8)
+            grid[2 * row + 1][0].set_ylabel("gradient norm", fontsize=8)
+        grid[0][0].figure.supxlabel("GRPO step", fontsize=9)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from .comparison import smoothed, wilson
+from .figures import panels
 from .markdown import replace_section
 
 COLUMNS = {"0 to 2 calls": ("0", "1", "2"), "3 calls": ("3",)}
@@ -57,20 +58,11 @@ def share(counts: Mapping[str, list[int]], calls: tuple[str, ...]) -> str:
 
 def draw(data: Mapping[str, Any], path: Path) -> None:
     """Right answers in each GRPO step's rollouts, and the gradient norm."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, (right, norms) = pyplot.subplots(1, 2, figsize=(8, 3.2), layout="constrained")
     curves = data["training"]["GRPO"]
     steps = range(1, len(curves["right_answers"]) + 1)
-    right.plot(steps, curves["right_answers"], color="C0", lw=0.6, alpha=0.5)
-    right.plot(steps, smoothed(curves["right_answers"]), color="C0")
-    right.set(title="right answers in training", xlabel="GRPO step", ylim=(0, 1))
-    norms.plot(steps, curves["grad_norm"], color="C0")
-    norms.set(title="gradient norm", xlabel="GRPO step", ylim=(0, None))
-    for axes in (right, norms):
-        axes.spines[["top", "right"]].set_visible(False)
-    figure.savefig(path, dpi=110)
-    pyplot.close(figure)
+    with panels(path, 1, 2, figsize=(8, 3.2)) as ((right, norms),):
+        right.plot(steps, curves["right_answers"], color="C0", lw=0.6, alpha=0.5)
+        right.plot(steps, smoothed(curves["right_answers"]), color="C0")
+        right.set(title="right answers in training", xlabel="GRPO step", ylim=(0, 1))
+        norms.plot(steps, curves["grad_norm"], color="C0")
+        norms.set(title="gradient norm", xlabel="GRPO step", ylim=(0, None))

@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from .comparison import interval, sign_flip_p, smoothed
+from .comparison import interval, sign_flip_p
+from .figures import draw_mean, panels
 from .markdown import replace_section
 from .records import Record, by_arm
 
@@ -94,46 +95,31 @@ def tail_mean(values: list[float], count: int = 10) -> float:
 
 def draw(arms: Mapping[str, Seeds], path: Path) -> None:
     """Curves of right answers and gradient norms of the main arms, and held-out success of all."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, (curves, norms, final) = pyplot.subplots(1, 3, figsize=(13, 4), layout="constrained")
     trained = [arm for arm, seeds in arms.items() if all(record["curves"]["reward"] for record in seeds.values())]
     main_arms = [arm for arm in MAIN if arm in trained] or trained
-    for number, arm in enumerate(main_arms):
-        draw_curve(curves, arms[arm], "right_answers", label=labelled(arm, arms[arm]), color=f"C{number}")
-        draw_curve(norms, arms[arm], "grad_norm", label=labelled(arm, arms[arm]), color=f"C{number}")
-    curves.set(title="right answers in training", xlabel="GRPO step", ylabel="share of rollouts", ylim=(0, 1))
-    norms.set(title="gradient norm", xlabel="GRPO step")
-    if any(any(record["curves"]["grad_norm"]) for arm in main_arms for record in arms[arm].values()):
-        norms.set_yscale("log")
-    if main_arms:
-        curves.legend(frameon=False)
+    with panels(path, 1, 3, figsize=(13, 4)) as ((curves, norms, final),):
+        for number, arm in enumerate(main_arms):
+            label = f"mask {arm} ({len(arms[arm])} seeds)"
+            draw_mean(curves, curves_of(arms[arm], "right_answers"), label=label, color=f"C{number}")
+            draw_mean(norms, curves_of(arms[arm], "grad_norm"), label=label, color=f"C{number}")
+        curves.set(title="right answers in training", xlabel="GRPO step", ylabel="share of rollouts", ylim=(0, 1))
+        norms.set(title="gradient norm", xlabel="GRPO step")
+        if any(any(curve) for arm in main_arms for curve in curves_of(arms[arm], "grad_norm")):
+            norms.set_yscale("log")
+        if main_arms:
+            curves.legend(frameon=False)
+        draw_success(final, arms)
+
+
+def draw_success(axes: Any, arms: Mapping[str, Seeds]) -> None:
+    """A bar for each arm, the first on top, with its interval."""
     names = list(arms)[::-1]
     found = [interval([success(record, "sampled", COMPARED) for record in arms[name].values()]) for name in names]
     colors = ["C0" if name.startswith("on") else "C1" if name.startswith("off") else "0.6" for name in names]
     halves = [value.half if value.half == value.half else 0.0 for value in found]
-    final.barh(names, [value.mean for value in found], xerr=halves, color=colors, error_kw={"lw": 1})
-    final.set(title="held-out success, sampled, 0 to 2 calls", xlim=(0, 1.05))
-    for axes in (curves, norms, final):
-        axes.spines[["top", "right"]].set_visible(False)
-    figure.savefig(path, dpi=110)
-    pyplot.close(figure)
+    axes.barh(names, [value.mean for value in found], xerr=halves, color=colors, error_kw={"lw": 1})
+    axes.set(title="held-out success, sampled, 0 to 2 calls", xlim=(0, 1.05))
 
 
-def labelled(arm: str, seeds: Seeds) -> str:
-    return f"mask {arm} ({len(seeds)} seeds)"
-
-
-def draw_curve(axes: Any, seeds: Seeds, name: str, *, label: str, color: str) -> None:
-    """The mean over seeds of each step, smoothed over five steps, with its 95 % interval."""
-    smooth = [smoothed(record["curves"][name]) for record in seeds.values()]
-    shortest = min(map(len, smooth))
-    found = [interval([curve[step] for curve in smooth]) for step in range(shortest)]
-    steps = list(range(1, shortest + 1))
-    axes.plot(steps, [value.mean for value in found], label=label, color=color)
-    if len(smooth) > 1:
-        low, high = ([value.mean + sign * value.half for value in found] for sign in (-1, 1))
-        axes.fill_between(steps, low, high, color=color, alpha=0.15, lw=0)
+def curves_of(seeds: Seeds, name: str) -> list[list[float]]:
+    return [record["curves"][name] for record in seeds.values()]

@@ -8,6 +8,7 @@ from typing import Any
 import numpy
 
 from .comparison import interval, smoothed
+from .figures import panels
 from .markdown import replace_section
 from .mask_report import COMPARED, Seeds, paired_difference, success
 from .records import Record, by_arm
@@ -87,26 +88,15 @@ def against_trl(arm: str, arms: Mapping[str, Seeds]) -> tuple[str, str]:
 
 def draw(arms: Mapping[str, Seeds], path: Path) -> None:
     """One panel a variant: right answers in training against seconds; thin lines are seeds, a thick one their mean."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
     variants = list(dict.fromkeys(map(variant_of, arms)))
-    figure, panels = pyplot.subplots(
-        1, len(variants), figsize=(4 * len(variants), 3.5), sharey=True, squeeze=False, layout="constrained"
-    )
-    for axes, variant in zip(panels.flat, variants, strict=True):
-        for arm in (arm for arm in arms if variant_of(arm) == variant):
-            draw_seeds(
-                axes, arms[arm], arm, color="C1" if arm.startswith("trl") else "C2" if arm.count("-") > 1 else "C0"
-            )
-        axes.set(title=variant, xlabel="seconds", ylim=(0, 1))
-        axes.legend(frameon=False, loc="upper left", fontsize=8)
-        axes.spines[["top", "right"]].set_visible(False)
-    panels[0, 0].set_ylabel("right answers in training")
-    figure.savefig(path, dpi=110)
-    pyplot.close(figure)
+    with panels(path, 1, len(variants), figsize=(4 * len(variants), 3.5), sharey=True) as (row,):
+        for axes, variant in zip(row, variants, strict=True):
+            for arm in (arm for arm in arms if variant_of(arm) == variant):
+                color = "C1" if arm.startswith("trl") else "C2" if arm.count("-") > 1 else "C0"
+                draw_seeds(axes, arms[arm], arm, color=color)
+            axes.set(title=variant, xlabel="seconds", ylim=(0, 1))
+            axes.legend(frameon=False, loc="upper left", fontsize=8)
+        row[0].set_ylabel("right answers in training")
 
 
 def draw_seeds(axes: Any, seeds: Seeds, arm: str, *, color: str) -> None:
