@@ -8,8 +8,6 @@
 An arm takes `--budget` seconds (60) of training, and some more for its evaluation.
 """
 
-import tempfile
-import warnings
 from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -17,7 +15,7 @@ from pathlib import Path
 
 from ..benchmarks.timing import machine
 from .race_report import draw_and_report
-from .records import Record, circumstances, load
+from .records import Record, load
 from .runner import HELD_OUT, QUICK_HELD_OUT, QUICK_OPTIONS, Job, jobs_of, parser_of, run_all
 from .timed_training import SIDES, Race, run_race
 from .training import Plan
@@ -54,21 +52,18 @@ class RaceJob(Job):
     def settings(self) -> Record:
         return asdict(self.race())
 
-    def run(self) -> Record:
-        warnings.filterwarnings("ignore", message=".*gradient_checkpointing.* is deprecated")  # TRL 1.16's name
-        head = {"arm": self.arm, "seed": self.seed, "steps": self.steps, "settings": self.settings()}
-        about = {"versions": circumstances(), "on": machine()}
-        with tempfile.TemporaryDirectory() as folder:
-            found = run_race(
-                self.race(),
-                self.checkpoint(),
-                seed=self.seed,
-                steps=self.steps,
-                held_out=QUICK_HELD_OUT if self.quick else HELD_OUT,
-                folder=Path(folder),
-                **(QUICK_OPTIONS if self.quick else {}),
-            )
-        return head | found | about
+    def found(self, checkpoint: Path, folder: Path) -> Record:
+        on = machine()  # its load before the race
+        raced = run_race(
+            self.race(),
+            checkpoint,
+            seed=self.seed,
+            steps=self.steps,
+            held_out=QUICK_HELD_OUT if self.quick else HELD_OUT,
+            folder=folder,
+            **(QUICK_OPTIONS if self.quick else {}),
+        )
+        return raced | {"on": on}
 
 
 def jobs(options: Namespace, budget_s: float) -> Sequence[Job]:

@@ -66,19 +66,24 @@ class Job(ABC):
         checkpoint = self.checkpoint()
         head = {"arm": self.arm, "seed": self.seed, "steps": self.steps, "settings": self.settings()}
         with tempfile.TemporaryDirectory() as folder:
-            further = self.further(checkpoint, Path(folder) / "further")
-            found = run_arm(
-                self.plan(),
-                checkpoint,
-                seed=self.seed,
-                steps=self.steps,
-                held_out=QUICK_HELD_OUT if self.quick else HELD_OUT,
-                folder=Path(folder) / "run",
-                audited_steps={1, self.steps // 2, self.steps},
-                audited_rows=QUICK_AUDITED_ROWS if self.quick else AUDITED_ROWS,
-                **(QUICK_OPTIONS if self.quick else {}),
-            )
-        return head | found | further | {"versions": circumstances()}
+            found = self.found(checkpoint, Path(folder))
+        return head | found | {"versions": circumstances()}
+
+    def found(self, checkpoint: Path, folder: Path) -> Record:
+        """What training and evaluation show, and what else there is to find out."""
+        further = self.further(checkpoint, folder / "further")
+        trained = run_arm(
+            self.plan(),
+            checkpoint,
+            seed=self.seed,
+            steps=self.steps,
+            held_out=QUICK_HELD_OUT if self.quick else HELD_OUT,
+            folder=folder / "run",
+            audited_steps={1, self.steps // 2, self.steps},
+            audited_rows=QUICK_AUDITED_ROWS if self.quick else AUDITED_ROWS,
+            **(QUICK_OPTIONS if self.quick else {}),
+        )
+        return trained | further
 
 
 def run_all(jobs: Iterable[Job], path: Path, *, processes: int) -> None:
