@@ -33,7 +33,7 @@ from .instruct_report import write_report
 from .instruct_task import LIMITS, held_out, load_model, play_short, short_demonstrations, short_tools
 
 SIZES = {
-    "full": {"demonstrations": 160, "steps": 20, "held_out": 10, "save_steps": 2},
+    "full": {"demonstrations": 640, "steps": 32, "held_out": 12, "save_steps": 2},
     "quick": {"demonstrations": 8, "steps": 2, "held_out": 1, "save_steps": 1},
 }
 QUESTIONS = {1: 1, 2: 2, 3: 1}  # of a GRPO step, by calls; those of three are never demonstrated
@@ -193,10 +193,12 @@ def reinforce(folder: Path, *, size: dict[str, int], seed: int) -> dict[str, lis
 
 
 def lora(model: PreTrainedModel) -> LoraConfig:
-    """Of the last third of the layers: backward ends there, which halves its time."""
+    """Of the last half of the layers: backward ends there, which saves a third of its time."""
     depth = model.config.num_hidden_layers
-    layers = list(range(depth - max(1, depth // 3), depth))
-    return LoraConfig(r=8, lora_alpha=16, target_modules=PROJECTIONS, layers_to_transform=layers, task_type="CAUSAL_LM")
+    layers = list(range(depth // 2, depth))
+    return LoraConfig(
+        r=16, lora_alpha=32, target_modules=PROJECTIONS, layers_to_transform=layers, task_type="CAUSAL_LM"
+    )
 
 
 def last_checkpoint(folder: Path) -> str | None:
