@@ -140,6 +140,7 @@ class ResultsOutOfOrder(EnvMaskGRPOTrainer):
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
+        assert not self.args.overlap_tools, "results come in rounds only where tools do not overlap with decoding"
         run = self.tool_runner.run
 
         def in_order_of_arrival(jobs: Any) -> list:
@@ -222,7 +223,7 @@ FAULTS = {
         "observations trained, with an old log-prob of 0", OldLogprobsZero, "audit", SAME, mask_env_tokens=False
     ),
     "permuted": planted("rewards permuted within a group", RewardsPermuted, "audit", TOGETHER),
-    "order": planted("tool results in order of arrival", ResultsOutOfOrder, "lint", "ids"),
+    "order": planted("tool results in order of arrival", ResultsOutOfOrder, "lint", "ids", overlap_tools=False),
     "reward": Fault(
         "reward that reads observations",
         Plan(
