@@ -119,7 +119,7 @@ def test_results_that_reach_other_rollouts_are_noted_by_the_audit_too(checkpoint
 def test_no_fault_can_be_reached_from_an_option_of_the_trainer():
     """But the one that exists for ablation; the others are trainers, templates and rewards of their own."""
     options = {option for fault in FAULTS.values() for option in fault.plan.options}
-    assert options == {"mask_env_tokens", "shared_prefix", "reward_weights"}
+    assert options == {"mask_env_tokens", "shared_prefix", "reward_weights", "overlap_tools"}
     for name, fault in FAULTS.items():
         own = (fault.plan.trainer_class.__module__, fault.plan.rewards[0].__module__)
         assert name == "off" or "recipes.experiments.faults" in own, name
