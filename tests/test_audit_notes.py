@@ -73,6 +73,14 @@ def test_a_reward_that_pays_for_what_a_tool_said_is_noted(reward):
     assert len(notes) == 1 and f"({reward.__name__}) reads observations: 1 of 2 rollouts" in notes[0]
 
 
+@pytest.mark.parametrize("reward", [reads_all, reads_messages, reads_all_later])
+def test_a_reward_that_would_pay_a_tool_for_the_answer_is_noted_where_no_tool_gave_it(reward):
+    texts = [[{"role": "tool", "content": "13"}, {"role": "assistant", "content": said}] for said in ("27", "warm")]
+    notes, values = notes_of(reward, OBSERVED | {"completions": texts, "completion_texts": ["13 27", "13 warm"]})
+    assert values == [1.0, 0.0]
+    assert len(notes) == 1 and f"({reward.__name__}) reads observations: 1 of 2 rollouts" in notes[0]
+
+
 def test_a_reward_that_cannot_do_without_observations_is_noted_and_not_stopped():
     notes, values = notes_of(needs_a_result)
     assert values == [27.0, 27.0] and "2 of 2 rollouts" in notes[0]

@@ -1,6 +1,7 @@
 """Remembers what each reward function was shown and what it answered. Knows nothing of what becomes of the answers.
 
-Each is asked once more with blank observations: one that answers otherwise pays for what the environment wrote.
+Each is asked twice more, with blank observations and with observations that say what the dataset's columns say, the
+gold answer among them: one that answers otherwise pays for what the environment wrote.
 """
 
 import random
@@ -13,6 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from ..rewards.functions import is_async
+
+NOT_TOLD = frozenset({"prompts", "completions", "completion_ids", "completion_texts", "model_texts", "stop_reasons"})
 
 
 class RewardWitness:
@@ -29,7 +32,7 @@ class RewardWitness:
         self.trainer = trainer
         self.functions = trainer.reward_funcs
         self.answers: dict[int, tuple[tuple[tuple[int, ...], ...], list[float]]] = {}
-        self.blind: dict[int, list[float]] = {}  # the answers to the same rows with blank observations
+        self.otherwise: dict[int, list[list[float]]] = {}  # the answers to the same rows with other observations
         trainer.reward_funcs = [
             function if isinstance(function, nn.Module) else self.watched(number, function)
             for number, function in enumerate(self.functions)
@@ -47,15 +50,15 @@ class RewardWitness:
             return values
 
         async def later(**columns: Any) -> Any:
-            if has_observations(columns):
-                with self.blindfolded(number, columns) as blank:
-                    self.blind[number] = numbers(await function(**blank))
+            for other in with_other_observations(columns):
+                with self.aside(number, other) as answers:
+                    answers[:] = numbers(await function(**other))
             return keep(columns, await function(**columns))
 
         def now(**columns: Any) -> Any:
-            if has_observations(columns):
-                with self.blindfolded(number, columns) as blank:
-                    self.blind[number] = numbers(function(**blank))
+            for other in with_other_observations(columns):
+                with self.aside(number, other) as answers:
+                    answers[:] = numbers(function(**other))
             return keep(columns, function(**columns))
 
         return later if is_async(function) else now
@@ -68,24 +71,26 @@ class RewardWitness:
         return rewards
 
     @contextmanager
-    def blindfolded(self, number: int, columns: dict[str, Any]) -> Iterator[dict[str, Any]]:
-        """The columns with blank observations; a function that cannot do without them has answered NaN."""
-        self.blind[number] = [float("nan")] * len(columns["completion_ids"])
+    def aside(self, number: int, columns: dict[str, Any]) -> Iterator[list[float]]:
+        """Where the answers to these columns go; they stay NaN if the function cannot do with such observations."""
+        answers = [float("nan")] * len(columns["completion_ids"])
+        self.otherwise.setdefault(number, []).append(answers)
         with same_random_numbers(), suppress(Exception):
-            yield without_observations(columns)
+            yield answers
 
     def notes(self) -> list[str]:
-        """A sentence for each function that answers otherwise when observations are blank."""
+        """A sentence for each function that answers otherwise when observations are others."""
         said = []
-        for number, blind in self.blind.items():
+        for number, answers in self.otherwise.items():
             values = self.answers[number][1]
-            pairs = torch.tensor([values, blind])
-            moved = int((~torch.isclose(pairs[0], pairs[1], equal_nan=True)).sum())
+            same = torch.isclose(torch.tensor([values]), torch.tensor(answers), equal_nan=True)  # [2, B]
+            moved = int((~same).any(dim=0).sum())
             if moved:
                 name = self.trainer.reward_func_names[number]
                 said.append(
                     f"reward function {number} ({name}) reads observations: {moved} of {len(values)} rollouts get "
-                    "another reward when what the environment wrote is blank; if that is not meant, read model_texts"
+                    "another reward when what the environment wrote is blank, or is what the dataset's columns say; if "
+                    "that is not meant, read model_texts"
                 )
         return said
 
@@ -110,28 +115,39 @@ def numbers(values: Sequence[float | None]) -> list[float]:
     return [float("nan") if value is None else float(value) for value in values]
 
 
-def has_observations(columns: dict[str, Any]) -> bool:
-    """Whether somebody else than the model wrote in a completion; not known of the rows of a rollout_func."""
-    return columns.get("model_texts") != columns.get("completion_texts")
+def with_other_observations(columns: dict[str, Any]) -> list[dict[str, Any]]:
+    """The columns with blank observations, and with those that tell; none where nobody but the model wrote.
+
+    Who wrote is not known of the rows of a rollout_func.
+    """
+    if columns.get("model_texts") == columns.get("completion_texts"):
+        return []
+    rows = len(columns["model_texts"])
+    given = [values for name, values in columns.items() if name not in NOT_TOLD and isinstance(values, list)]
+    columns_of_rows = zip(*(values for values in given if len(values) == rows), strict=True)
+    told = [" ".join(value for value in row if isinstance(value, str)) for row in columns_of_rows] or [""] * rows
+    return [with_observations(columns, texts) for texts in ([""] * rows, told)]
 
 
-def without_observations(columns: dict[str, Any]) -> dict[str, Any]:
-    """What a reward function is given, with blank results of tools; it logs nothing this time.
+def with_observations(columns: dict[str, Any], texts: Sequence[str]) -> dict[str, Any]:
+    """What a reward function is given, with these texts as results of tools; it logs nothing this time.
 
     The ids and the trajectories stay: who reads those has to tell the authors apart anyway.
     """
 
-    def blank(completion: Any, model_text: str) -> Any:
+    def rewritten(completion: Any, text: str, model_text: str) -> Any:
         if isinstance(completion, str):
-            return model_text
-        return [{**message, "content": ""} if message["role"] == "tool" else message for message in completion]
+            return text + model_text
+        return [{**message, "content": text} if message["role"] == "tool" else message for message in completion]
 
-    model_texts = columns["model_texts"]
     silent: dict[str, Any] = {
         name: lambda *args, **kwargs: None for name in ("log_extra", "log_metric") if name in columns
     }
-    completions = [blank(*pair) for pair in zip(columns["completions"], model_texts, strict=True)]
-    return {**columns, **silent, "completions": completions, "completion_texts": model_texts}
+    observed = map(str.__ne__, columns["completion_texts"], columns["model_texts"])
+    texts = [text if is_observed else "" for text, is_observed in zip(texts, observed, strict=True)]
+    rows = [*zip(columns["completions"], texts, columns["model_texts"], strict=True)]
+    completion_texts = [text + model_text for _, text, model_text in rows]
+    return {**columns, **silent, "completions": [rewritten(*row) for row in rows], "completion_texts": completion_texts}
 
 
 @contextmanager
