@@ -73,10 +73,27 @@ def test_a_reward_that_pays_for_what_a_tool_said_is_noted(reward):
     assert len(notes) == 1 and f"({reward.__name__}) reads observations: 1 of 2 rollouts" in notes[0]
 
 
-@pytest.mark.parametrize("reward", [reads_all, reads_messages, reads_all_later])
-def test_a_reward_that_would_pay_a_tool_for_the_answer_is_noted_where_no_tool_gave_it(reward):
+def reads_numbers(completion_texts, answer, **others):
+    return reads_all(completion_texts, map(str, answer))
+
+
+def reads_one_of_several(completion_texts, answer, **others):
+    return reads_all(completion_texts, [golds[0] for golds in answer])
+
+
+@pytest.mark.parametrize(
+    ("reward", "answers"),
+    [
+        *((reward, ["27", "27"]) for reward in (reads_all, reads_messages, reads_all_later)),
+        (reads_numbers, [27, 27]),
+        (reads_one_of_several, [["27"], ["27"]]),
+    ],
+)
+def test_a_reward_that_would_pay_a_tool_for_the_answer_is_noted_where_no_tool_gave_it(reward, answers):
     texts = [[{"role": "tool", "content": "13"}, {"role": "assistant", "content": said}] for said in ("27", "warm")]
-    notes, values = notes_of(reward, OBSERVED | {"completions": texts, "completion_texts": ["13 27", "13 warm"]})
+    notes, values = notes_of(
+        reward, OBSERVED | {"completions": texts, "completion_texts": ["13 27", "13 warm"], "answer": answers}
+    )
     assert values == [1.0, 0.0]
     assert len(notes) == 1 and f"({reward.__name__}) reads observations: 1 of 2 rollouts" in notes[0]
 

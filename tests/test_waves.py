@@ -188,8 +188,7 @@ def test_a_tool_that_raises_aborts_or_hangs_concerns_its_own_rollout():
     assert text(third) == "Error: fail gave no answer within 0.5 s" and third.stop_reason is StopReason.ANSWERED
 
 
-@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
-def test_an_environment_is_not_closed_under_a_call_when_the_sampler_fails(error):
+def test_an_environment_is_not_closed_under_a_call_when_the_sampler_fails():
     order = []
 
     class Room:
@@ -206,11 +205,11 @@ def test_an_environment_is_not_closed_under_a_call_when_the_sampler_fails(error)
             order.append("closed")
 
     def fail(row, turn):
-        raise error("out of memory")
+        raise ValueError("out of memory")
 
     twice = GO.removesuffix("<|im_end|>") + GO
 
-    with pytest.raises(error, match="out of memory"):
+    with pytest.raises(ValueError, match="out of memory"):
         play(OverlappingScript([twice], [GO], between=fail), environments=Room)
     assert order == ["answered", "closed", "closed"], "and the second call of the turn is not begun"
 

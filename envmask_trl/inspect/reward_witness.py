@@ -15,7 +15,10 @@ from torch import Tensor, nn
 
 from ..rewards.functions import is_async
 
-NOT_TOLD = frozenset({"prompts", "completions", "completion_ids", "completion_texts", "model_texts", "stop_reasons"})
+NOT_OF_THE_DATASET = frozenset(
+    {"prompts", "completions", "completion_ids", "completion_texts", "model_texts", "trajectories", "stop_reasons"}
+    | {"unfinished", "cut_observations", "environments"}
+)
 
 
 class RewardWitness:
@@ -123,9 +126,9 @@ def with_other_observations(columns: dict[str, Any]) -> list[dict[str, Any]]:
     if columns.get("model_texts") == columns.get("completion_texts"):
         return []
     rows = len(columns["model_texts"])
-    given = [values for name, values in columns.items() if name not in NOT_TOLD and isinstance(values, list)]
+    given = [values for name, values in columns.items() if name not in NOT_OF_THE_DATASET and isinstance(values, list)]
     columns_of_rows = zip(*(values for values in given if len(values) == rows), strict=True)
-    told = [" ".join(value for value in row if isinstance(value, str)) for row in columns_of_rows] or [""] * rows
+    told = [" ".join(map(str, row)) for row in columns_of_rows] or [""] * rows
     return [with_observations(columns, texts) for texts in ([""] * rows, told)]
 
 

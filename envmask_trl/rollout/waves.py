@@ -41,7 +41,7 @@ class Waves:
     wave_s: float = 0.0  # what the latest wave took
 
     def play(self, live: list[RolloutState]) -> None:
-        """Play until every rollout stopped; on every way out, also that of Ctrl-C, no tool is at work any more."""
+        """Play until every rollout stopped; if something fails (Ctrl-C apart), no tool is at work when it is raised."""
         try:
             while live or self.waiting:
                 if live:
@@ -49,8 +49,9 @@ class Waves:
                 with self.loop.phase("tools"):
                     results = self.collect({state.index for state in live} & self.waiting.keys())
                 live = self.answer(results)
-        finally:
+        except Exception:
             self.flight.drain()  # who opened the environments closes them now
+            raise
 
     def play_wave(self, states: list[RolloutState]) -> None:
         """One turn of these rollouts, whose calls are at work afterwards."""

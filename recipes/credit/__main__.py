@@ -1,6 +1,6 @@
 """How fast each mode of credit learns two tasks in which few steps matter.
 
-    python -m recipes.credit              2 tasks x 4 modes x 5 seeds: some four minutes of CPU time
+    python -m recipes.credit              2 tasks x 4 modes x 5 seeds: about three minutes of CPU time
     python -m recipes.credit --quick      the same path in seconds; its figures mean nothing
 
 Writes credit.json after each run, and goes on with what is there; then credit.md and credit.png. `docs/credit.md` has

@@ -5,7 +5,7 @@
     python -m recipes.experiments.mask_ablation --draw                      # figure and tables from saved results
     python -m recipes.experiments.mask_ablation --quick --output runs/quick # the same path in two steps
 
-An arm of 60 steps takes 100 to 160 s of one core, a checkpoint about 110 s.
+An arm of 60 steps takes 50 to 160 s of one core, a checkpoint 30 to 110 s: machines differ that much.
 """
 
 from dataclasses import asdict, dataclass, replace
