@@ -44,7 +44,9 @@ def one_slow_tool(*, quick: bool, repeats: int) -> Result:
     ]
     theirs = steps["trl"][-1]
     checks = [check for side in ("rounds", "overlapped") for check in same_step(theirs, steps[side][-1])]
-    return Result("i", "one slow call in each round", figures, checks, workload=described(workload))
+    return Result(
+        "i", "one slow call in each round", figures, checks, workload=described(workload), steps=max(1, repeats)
+    )
 
 
 def set_latencies(workload: Workload, *, slow_s: float, fast_s: float) -> None:

@@ -14,7 +14,7 @@ import matplotlib.pyplot as plt
 from .results import Figure, Result
 
 COLORS = {"trl": "tab:gray", "ours": "tab:blue"}
-HEADER = ("", "figure", "TRL", "ours", "value", "in CPU time", "bar", "reached")
+HEADER = ("", "figure", "TRL", "ours", "value", "in CPU time", "steps", "bar", "reached")
 
 
 def write_report(results: Sequence[Result], machine: dict[str, Any], *, output_dir: Path) -> str:
@@ -36,20 +36,21 @@ def as_json(result: Result) -> dict:
 
 
 def table(results: Sequence[Result]) -> str:
-    """Every figure; seconds are medians, a value of 3 x means that TRL takes three times as much."""
-    rows = [row(result.letter, figure) for result in results for figure in result.figures]
+    """Every figure; seconds are medians of `steps`, a value of 3 x means that TRL takes three times as much."""
+    rows = [row(result, figure) for result in results for figure in result.figures]
     return markdown([HEADER, *rows])
 
 
-def row(letter: str, figure: Figure) -> tuple[str, ...]:
+def row(result: Result, figure: Figure) -> tuple[str, ...]:
     sign = "<=" if figure.at_most else ">="
     return (
-        f"({letter})" if len(letter) == 1 else letter,
+        f"({result.letter})" if len(result.letter) == 1 else result.letter,
         figure.name,
         number(figure.theirs),
         number(figure.ours),
         f"{number(figure.value)} {figure.unit}",
         number(figure.in_cpu_time),
+        str(result.steps),
         f"{sign} {figure.bar:g}" if figure.bar is not None else "",
         {None: "", True: "yes", False: "no"}[figure.reached],
     )
@@ -82,7 +83,7 @@ def sentence(machine: dict[str, Any]) -> str:
     )
     return (
         f"{machine['processor']}, {machine['threads']} of {machine['cores']} cores, load {machine['load']:.1f} at the "
-        f"start; float32; {versions}. Medians of {machine['repeats']} steps of each side, in turn."
+        f"start; float32; {versions}. Medians of so many steps of each side, in turn."
     )
 
 

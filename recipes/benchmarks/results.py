@@ -63,6 +63,7 @@ class Result:
     checks: list[Check] = field(default_factory=list)
     series: dict[str, list[list[float]]] = field(default_factory=dict)
     workload: dict[str, Any] = field(default_factory=dict)
+    steps: int = 1  # of each side, whose medians the times are
 
 
 def ratio(name: str, theirs: float, ours: float) -> Figure:

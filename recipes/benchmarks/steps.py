@@ -11,6 +11,7 @@ from .trainers import SIDES, Step, make_trainer, run_step
 from .workloads import GROUP, Size, Workload, finished_rows, make_workload
 
 Steps = dict[str, list[Step]]
+Series = dict[str, list[list[float]]]
 GREEDY: dict[str, Any] = {"generation_kwargs": {"do_sample": False, "top_k": None}}
 BASE = Size()
 LONG = Size(prompt_tokens=1_500, turns=4, model="vocabulary", micro_batch=8, letters=(4, 40))
@@ -67,6 +68,15 @@ def described(workload: Workload) -> dict[str, Any]:
     }
 
 
+def result(
+    letter: str, title: str, figures: list[Figure], steps: Steps, workload: Workload, series: Series | None = None
+) -> Result:
+    """What was found in these steps, and that both sides did the same in them."""
+    return Result(
+        letter, title, figures, latest_checks(steps), series or {}, described(workload), steps=len(steps["ours"])
+    )
+
+
 def loss_figures(steps: Steps, *, bar: float | None) -> list[Figure]:
     tokens = ratio("tokens forwarded for the loss", *medians(steps, "loss_tokens"))
     loss = time_ratio("forward + backward of the loss", *median_times(steps, "loss_part"), bar=bar)
@@ -82,7 +92,7 @@ def quickstart_step(*, quick: bool, repeats: int) -> Result:
         time_ratio("rollouts", *median_times(steps, "rollouts")),
         *loss_figures(steps, bar=None)[:2],
     ]
-    return Result("a", "the quickstart's step", figures, latest_checks(steps), workload=described(workload))
+    return result("a", "the quickstart's step", figures, steps, workload)
 
 
 def tools_step(*, quick: bool, repeats: int) -> Result:
@@ -94,7 +104,7 @@ def tools_step(*, quick: bool, repeats: int) -> Result:
         time_ratio("rollouts only", *median_times(steps, "rollouts"), bar=3.0),
         *loss_figures(steps, bar=2.0),
     ]
-    return Result("b", "tools prompt, 6 turns", figures, latest_checks(steps), workload=described(workload))
+    return result("b", "tools prompt, 6 turns", figures, steps, workload)
 
 
 def long_loss(*, quick: bool, repeats: int) -> Result:
@@ -102,7 +112,7 @@ def long_loss(*, quick: bool, repeats: int) -> Result:
     workload = make_workload(QUICK if quick else LONG)
     steps = alternate(workload, repeats=repeats, rollout_func=given(workload))
     figures = loss_figures(steps, bar=5.0)
-    return Result("c", "long prompt, large vocabulary", figures, latest_checks(steps), workload=described(workload))
+    return result("c", "long prompt, large vocabulary", figures, steps, workload)
 
 
 def given(workload: Workload) -> Callable[..., dict[str, Any]]:
@@ -124,7 +134,7 @@ def slow_tools(*, quick: bool, repeats: int) -> Result:
         Figure("time in tools", ours, "s", theirs, ours, bar=2 * size.latency_s * (size.turns - 1), at_most=True),
         ratio("time in tools", theirs, ours),
     ]
-    return Result("d", "slow tools", figures, latest_checks(steps), workload=described(workload))
+    return result("d", "slow tools", figures, steps, workload)
 
 
 def many_turns(*, quick: bool, repeats: int) -> Result:
@@ -139,7 +149,7 @@ def many_turns(*, quick: bool, repeats: int) -> Result:
     name = f"time of turn {workload.turns - 1} / time of turn 2"
     figures = [Figure(name, grown["ours"], "x", grown["trl"], grown["ours"], bar=1.5, at_most=True)]
     series = {f"turn, {side}": lines(list(enumerate(times, start=1))) for side, times in turn_s.items()}
-    return Result("e", "time of turn t", figures, latest_checks(steps), series, described(workload))
+    return result("e", "time of turn t", figures, steps, workload, series)
 
 
 def growth(*, quick: bool, repeats: int) -> Result:
@@ -154,7 +164,7 @@ def growth(*, quick: bool, repeats: int) -> Result:
     }
     figures: list[Figure] = []
     checks: list[Check] = []
-    series: dict[str, list[list[float]]] = {}
+    series: Series = {}
     for name, values in points.items():
         found: dict[str, list[tuple[float, float]]] = {side: [] for side in SIDES}
         for value in values:
@@ -166,4 +176,4 @@ def growth(*, quick: bool, repeats: int) -> Result:
             figures.append(time_ratio(f"whole step, {name} {value}", *times))
             checks += latest_checks(steps)
         series |= {f"{name}, {side}": lines(points) for side, points in found.items()}
-    return Result("h", "growth", figures, checks, series)
+    return Result("h", "growth", figures, checks, series, steps=max(1, repeats))
