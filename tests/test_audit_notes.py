@@ -177,8 +177,26 @@ def test_a_call_that_failed_or_was_made_once_contradicts_none():
         ({"rewards": {"a": None}, "advantage": 1.0}, "not every rollout was saved with a reward"),
         ({}, "not every rollout was saved with a reward"),
         ({"rewards": {"a": 1.0}, "advantage": [0.5, 0.0]}, "not every rollout was saved with one advantage"),
+        ({"rewards": {"a": 1.0}, "advantage": 0.5}, "not every rollout was saved with the number of its group"),
     ],
 )
 def test_rewards_that_a_file_cannot_prove_are_told_with_what_can(row, said):
     check = check_saved_together([{"env_mask": [1], "prompt_ids": [1]} | row])
     assert check.passed is None and re.search(rf"{said}.*; train with audit_first_step=True", check.says)
+
+
+@pytest.mark.parametrize(("groups", "passed"), [((0, 0, 1, 1), True), ((0, 0, 0, 0), False)])
+def test_two_groups_of_one_prompt_have_baselines_of_their_own(groups, passed):
+    scored = zip((1.0, 0.0, 1.0, 1.0), (0.7, -0.7, 0.0, 0.0), groups, strict=True)
+    rows = [
+        {
+            "env_mask": [1],
+            "prompt_ids": [1],
+            "step": 0,
+            "rewards": {"a": reward},
+            "advantage": advantage,
+            "group": group,
+        }
+        for reward, advantage, group in scored
+    ]
+    assert check_saved_together(rows).passed is passed

@@ -3,6 +3,7 @@
 import asyncio
 import functools
 import gc
+import threading
 import time
 import weakref
 from dataclasses import dataclass
@@ -18,7 +19,8 @@ from envmask_trl.rollout.environments import (
     tool_names,
     tools_by_name,
 )
-from envmask_trl.rollout.tools import ToolRunner
+from envmask_trl.rollout.tools import ToolJob, ToolRunner
+from envmask_trl.trajectory import CallStatus, ToolCall
 
 
 class Maze:
@@ -216,6 +218,26 @@ def test_an_async_close_is_awaited_on_the_loop_of_the_tools(inside_a_loop):
         close_environment(second, runner=runner)
     assert first.loop is second.loop
     runner.close()
+
+
+def test_an_environment_whose_tool_hangs_is_closed_and_the_thread_that_it_waits_in_ends():
+    class Container:
+        def __init__(self):
+            self.killed = threading.Event()
+
+        def work(self):
+            """Answers when the container is gone."""
+            self.killed.wait(20)
+
+        def close(self):
+            self.killed.set()
+
+    env, runner = Container(), ToolRunner(timeout_s=0.1)
+    job = ToolJob((ToolCall("call00000", "work", {}),), {"work": env.work}, ordered=frozenset({"work"}))
+    [[hung]] = runner.run([job])
+    assert hung.status is CallStatus.TIMEOUT
+    close_environment(env, runner=runner)
+    assert env.killed.is_set()
 
 
 def test_a_hung_close_is_given_up_at_the_deadline():

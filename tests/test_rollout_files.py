@@ -1,5 +1,7 @@
 """No rollout is written over another: of an earlier run, or of another generation of the same step."""
 
+from pathlib import Path
+
 import pytest
 
 from envmask_trl import audit, load_rollouts
@@ -28,7 +30,17 @@ def test_a_new_run_leaves_the_rollouts_of_an_earlier_one(tmp_path):
 
 def test_a_step_of_several_generations_keeps_them_all(tmp_path):
     train(tmp_path, "one", gradient_accumulation_steps=2, steps_per_generation=1)
-    assert len(load_rollouts(tmp_path / "rollouts")) == 8
+    saved = load_rollouts(tmp_path / "rollouts")
+    assert len(saved) == 8 and sorted(row["group"] for row in saved) == [0] * 4 + [1] * 4
+
+
+def test_the_number_of_a_group_is_the_same_in_the_files_of_all_processes():
+    first, second = (RolloutFiles(Path("rollouts"), process=process) for process in range(2))
+    numbered = {"step": 3, "processes": 2, "group_size": 4}
+    assert first.groups(6, **numbered) == [0, 0, 0, 0, 1, 1] and second.groups(6, **numbered) == [1, 1, 2, 2, 2, 2]
+    for files in (first, second):
+        files.next_path(step=3)
+    assert first.groups(6, **numbered) == [3, 3, 3, 3, 4, 4] and first.groups(6, **numbered | {"step": 4})[0] == 0
 
 
 def test_a_resumed_run_writes_a_step_under_the_name_it_had(tmp_path):

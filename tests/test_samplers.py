@@ -137,6 +137,14 @@ def test_no_process_gets_the_turns_of_another_when_they_have_unequal_numbers_of_
     assert engine.asked == [3]
 
 
+def test_a_turn_that_an_engine_ended_at_a_stop_string_of_its_own_is_whole():
+    engine = Engine(rank=0, other_rows=0)
+    engine.stop = "a text, not a token"
+    engine.sample_turn = lambda prompts, max_new_tokens: ([[10, 11], [10, 11], [10, 19]], [None] * 3)
+    samples = TRLSampler(engine).sample([Context(n, (1,)) for n in range(3)], [4, 2, 4])
+    assert [sample.finish_reason for sample in samples] == ["stop", "length", "stop"]
+
+
 def test_logprobs_are_cut_where_their_ids_were_and_an_unknown_one_is_nan():
     sample = with_logprobs(Sample((10, 19), None, "stop"), [-0.1, None, -0.3])
     assert sample.logprobs[0] == -0.1 and sample.logprobs[1] != sample.logprobs[1] and len(sample.logprobs) == 2

@@ -7,6 +7,7 @@ import pytest
 
 from envmask_trl import (
     CallStatus,
+    RolloutContext,
     RolloutLimits,
     Sample,
     ScriptedSampler,
@@ -43,6 +44,27 @@ def test_what_the_model_writes_is_one_and_information_is_zero():
     assert [m["role"] for m in row.messages] == ["assistant", "tool", "assistant"]
     assert row.messages[0]["tool_calls"][0]["function"] == {"name": "search", "arguments": {"query": "Oslo"}}
     assert protocol().read_answer(row.messages[-1]["content"]) == "Norway"
+
+
+def test_the_tool_of_a_protocol_is_told_which_rollout_calls_it():
+    def search(query: str, rollout: RolloutContext) -> str:
+        return f"In {query}, rollout {rollout.index}."
+
+    rows = run_rollouts(
+        ["Where?"] * 2,
+        tokenizer=TOKENIZER,
+        sampler=ScriptedSampler([[SEARCH, ANSWER]] * 2),
+        protocol=TagProtocol(search, TOKENIZER),
+        stop_token_ids=[19],
+    )
+    assert [row.tool_results[0].content for row in rows] == ["In Oslo, rollout 0.", "In Oslo, rollout 1."]
+
+
+@pytest.mark.parametrize("tool", [lambda: "", lambda query, k: "", lambda question: ""])
+def test_a_tool_that_does_not_take_a_query_alone_is_refused_before_a_rollout(tool):
+    tool.__name__ = "search"
+    with pytest.raises(ValueError, match="calls its tool with `query` and nothing else, but search takes"):
+        TagProtocol(tool, TOKENIZER)
 
 
 def test_text_after_the_closing_tag_is_never_kept():

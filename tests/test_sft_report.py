@@ -117,6 +117,21 @@ def test_turns_that_failed_are_left_out_on_request_and_stay_visible():
     assert "missing b" in tiny_tokenizer().decode(out["input_ids"][0])
 
 
+@pytest.mark.parametrize(("content", "failed"), [([{"type": "text", "text": "Error: no"}], True), ("Errors: 0", False)])
+def test_a_result_failed_if_its_text_begins_as_the_loop_writes_errors(content, failed):
+    messages = [*user("1?"), call_message(a=1), {**result(""), "content": content}, says("3")]
+    weights = PartWeights(mask_failed_turns=True)
+    assert learned(messages, weights=weights).count("<tool_call>") == (0 if failed else 1)
+
+
+def test_the_thought_of_an_answer_in_blocks_is_weighed_as_that_of_a_text():
+    text = "<think>so</think>3"
+    blocks = [{"type": "text", "text": "<think>so</think>"}, {"type": "text", "text": "3"}]
+    for content in (text, blocks):
+        messages = [*user("1?"), {**says(""), "content": content}]
+        assert learned(messages, weights=PartWeights(thought=0.0)) == "3<|im_end|>"
+
+
 def test_thoughts_calls_and_answers_are_weighed_apart():
     messages = [*user("1 + 2?"), call_message("I add.", a=1, b=2), result("3"), says("<think>so</think>3")]
     assert learned(messages, weights=PartWeights(thought=0.0)).replace(" ", "") == (
@@ -154,6 +169,32 @@ def test_each_row_may_bring_its_own_tools():
     batch = {"messages": [messages] * 2, "tools": [json.dumps([schema]), None]}
     first, second = mask_observations(batch, tokenizer=tiny_tokenizer())["input_ids"]
     assert tiny_tokenizer().decode(first).startswith("<|im_start|>system\nadd\n") and len(second) < len(first)
+
+
+@pytest.mark.parametrize(
+    ("tools", "said"),
+    [
+        ("not json", "tools: the row's `tools` is no JSON"),
+        ([7], "tools: the row's `tools` is '[7]', expected a list of JSON schemas"),
+        ([{"type": "function", "function": {"name": 7}}], "tools: the chat template cannot show the row's `tools`"),
+    ],
+)
+def test_a_row_whose_own_tools_cannot_be_shown_is_dropped_and_the_others_are_kept(tools, said):
+    tokenizer = tiny_tokenizer()
+    tokenizer.chat_template = (
+        "{% for tool in tools or [] %}{{ tool.function.name + '' }}{% endfor %}" + tokenizer.chat_template
+    )
+    batch = {"messages": [[*user("a"), says("3")]] * 2, "tools": [tools, None]}
+    masked = mask_observations(batch, tokenizer=tokenizer, keep_problems=True)
+    assert masked["problem"][0].startswith(said) and masked["problem"][1] == ""
+    with pytest.raises(ValueError, match="row 0: the"):
+        mask_observations(batch, tokenizer=tokenizer)
+
+
+def test_a_chat_without_tools_has_no_observation():
+    chat = [*user("a"), says("3"), *user("b"), says("4")]
+    masked = mask_observations({"messages": [chat]}, tokenizer=tiny_tokenizer(), keep_problems=True)
+    assert masked["num_observations"] == [0] and masked["problem"] == [""]
 
 
 def test_fractional_weights_need_the_weighted_trainer_and_scale_each_tokens_loss(tmp_path):

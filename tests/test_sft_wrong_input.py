@@ -44,7 +44,7 @@ def learned(out: dict) -> str:
         ([QUESTION, calling(("a", {})), result([1, 2]), ANSWER], "a tool's content is '[1, 2]', expected a text"),
         ([QUESTION, calling(("a", {})), result({"x": 1}), ANSWER], "has the content {'x': 1}, expected a text"),
         (math.nan, "messages is float, expected a list of messages"),
-        ([QUESTION, {"role": "assistant", "content": 7}], "the chat template cannot show the conversation"),
+        ([QUESTION, {"role": "assistant", "content": 7}], "an assistant's content is '7', expected a text"),
     ],
 )
 def test_messages_that_no_rollout_has_are_dropped_with_their_reason(messages, problem):

@@ -98,7 +98,7 @@ def masks_against_authors(model: Any, rows: Sequence[AuditedRow], objective: Obj
     if not any(map(any, masks)):
         return not_learned, Check(LEARNED, None, "every row is left out of the loss")
     kept = [torch.tensor(row.trained if any(mask) else mask) for row, mask in zip(by_author, masks, strict=True)]
-    return not_learned, check_learned(by_author, [torch.tensor(mask) for mask in masks], kept)
+    return not_learned, check_learned(by_author, step.weights, kept)
 
 
 def masks_of_all(rows: Sequence[AuditedRow]) -> Check:

@@ -100,15 +100,13 @@ def check_together(
 
 
 def check_saved_together(saved: Sequence[Mapping[str, Any]]) -> Check:
-    """In a group of one step and prompt, does a higher reward go with a higher advantage? Needs one reward function."""
-    groups: dict[tuple, list[tuple[float, float]]] = {}
+    """In a group, does a higher reward go with a higher advantage? Needs one reward function, and the groups saved."""
+    groups: dict[tuple[Any, int], list[tuple[float, float]]] = {}
     for row in (row for row in saved if any(row.get("loss_mask") or row["env_mask"])):
-        rewards = list((row.get("rewards") or {}).values())
-        if len(rewards) != 1 or rewards[0] is None or not isinstance(row.get("advantage"), float):
-            return Check(
-                TOGETHER, None, f"{what_is_missing(row)}; train with audit_first_step=True, which follows them"
-            )
-        groups.setdefault((row.get("step"), tuple(row["prompt_ids"])), []).append((rewards[0], row["advantage"]))
+        if missing := what_is_missing(row):
+            return Check(TOGETHER, None, f"{missing}; train with audit_first_step=True, which follows them")
+        (reward,) = row["rewards"].values()
+        groups.setdefault((row.get("step"), row["group"]), []).append((reward, row["advantage"]))
     for (step, _), members in groups.items():
         for (reward, advantage), (other, other_advantage) in combinations(members, 2):
             apart = advantage - other_advantage
@@ -116,17 +114,19 @@ def check_saved_together(saved: Sequence[Mapping[str, Any]]) -> Check:
                 return Check(
                     TOGETHER,
                     False,
-                    f"in step {step} two rollouts of one prompt have rewards {reward:.4g} and {other:.4g} "
+                    f"in step {step} two rollouts of one group have rewards {reward:.4g} and {other:.4g} "
                     f"but advantages {advantage:.4g} and {other_advantage:.4g}",
                 )
     return Check(TOGETHER, True, f"advantages follow the rewards in each of {len(groups)} groups")
 
 
 def what_is_missing(row: Mapping[str, Any]) -> str:
-    """Why a saved row's advantage cannot be compared with its reward."""
+    """Why a saved row's advantage cannot be compared with its reward; "" if it can."""
     rewards = row.get("rewards") or {}
     if len(rewards) > 1:
         return f"a file has no weights for the rewards of its {len(rewards)} functions ({', '.join(rewards)})"
     if not rewards or None in rewards.values():
         return "not every rollout was saved with a reward"
-    return "not every rollout was saved with one advantage (with credit by turn each token has its own)"
+    if not isinstance(row.get("advantage"), float):
+        return "not every rollout was saved with one advantage (with credit by turn each token has its own)"
+    return "not every rollout was saved with the number of its group" if row.get("group") is None else ""

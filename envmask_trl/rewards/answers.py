@@ -9,6 +9,7 @@ import re
 import threading
 import unicodedata
 from collections.abc import Callable, Iterable
+from itertools import combinations
 from typing import Any
 
 from .answer_text import last_in_tag, normalise, word_f1, words
@@ -118,7 +119,8 @@ def number_answer(
                 "row has none"
             )
         found = numbers_in(text)
-        return len(found) == 1 and found.pop().equals(wanted_number, tolerance=tolerance, absolute=absolute)
+        pairs = combinations([wanted_number, *found], 2)  # 0.5 and 50 are each 50 %, and are two numbers
+        return bool(found) and all(a.equals(b, tolerance=tolerance, absolute=absolute) for a, b in pairs)
 
     return against_gold("number_answer", column, extract, compare)
 

@@ -15,6 +15,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from ..trajectory import CallStatus, Message, ToolCall
@@ -170,7 +171,8 @@ def close_environment(env: object, *, runner: ToolRunner | None = None) -> None:
         return
     with suppress(AttributeError):
         object.__setattr__(env, CLOSED, True)
-    job = ToolJob(calls=(ToolCall("close", "close", {}),), tools={"close": close})
+    # Not the method itself: no call of an instance is run while an earlier one hangs, but closing may be what ends it.
+    job = ToolJob(calls=(ToolCall("close", "close", {}),), tools={"close": partial(close)})
     with nullcontext(runner) if runner else closing(ToolRunner()) as used:
         [[result]] = used.run([job])
     if result.status is not CallStatus.OK:

@@ -107,12 +107,11 @@ def run_rollouts(
         if prompt_ids is None:
             prompt_ids = [encode_prompt(e.prompt, e.tools, tokenizer, kwargs) for e in episodes]
             check_encoder(encoder, used, kwargs)
-        states = [new_state(i, *pair, limits) for i, pair in enumerate(zip(episodes, prompt_ids, strict=True))]
+        own = protocol.tools if protocol is not None else None
+        states = [new_state(i, *pair, limits, own) for i, pair in enumerate(zip(episodes, prompt_ids, strict=True))]
         stop_ids = known_stop_ids(stop_token_ids, sampler, tokenizer, needed=bool(used))
         if protocol is not None:
             parser, encoder = parser or protocol.parse, encoder or protocol.encoder(limits)
-            for state in states:
-                state.tools = protocol.tools
         elif used:
             parser = parser or TemplateParser(tokenizer, tools=used, stop_token_ids=stop_ids, template_kwargs=kwargs)
             encoder = encoder or template_encoder(tokenizer, used, stop_ids, limits, kwargs)
@@ -148,9 +147,15 @@ def player(loop: TurnLoop) -> Callable[[list[RolloutState]], None]:
     return Waves(loop, cast(OverlappingSampler, loop.sampler), ToolFlight(loop.runner)).play
 
 
-def new_state(index: int, episode: Episode, prompt_ids: Sequence[int], limits: RolloutLimits) -> RolloutState:
+def new_state(
+    index: int,
+    episode: Episode,
+    prompt_ids: Sequence[int],
+    limits: RolloutLimits,
+    protocol_tools: Mapping[str, Callable[..., Any]] | None,
+) -> RolloutState:
     """A rollout at its start, finished already where nothing can be sampled."""
-    tools, context = tools_by_name(episode.tools), RolloutContext(index, episode.prompt)
+    tools, context = protocol_tools or tools_by_name(episode.tools), RolloutContext(index, episode.prompt)
     state = RolloutState(
         index,
         episode.prompt,

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..trajectory import Message
+from .parts import Reason, RowProblem
 
 
 def restored(message: Message, schemas: Sequence[dict[str, Any]]) -> Message:
@@ -74,17 +75,19 @@ def tools_of_row(value: Any) -> list[dict[str, Any]]:
     """A row's `tools`: JSON text, or a list of JSON schemas whose nulls of other rows' keys are taken out.
 
     Raises:
-        ValueError: it is neither.
+        RowProblem: it is neither.
     """
     if isinstance(value, str):
         try:
             value = json.loads(value)
         except ValueError as error:
-            raise ValueError(f"the row's `tools` is no JSON ({error}); expected a list of JSON schemas") from error
+            says = f"the row's `tools` is no JSON ({error}); expected a list of JSON schemas"
+            raise RowProblem(Reason.TOOLS, says) from error
     if value is None:
         return []
     if not isinstance(value, list) or not all(isinstance(tool, dict) for tool in value):
-        raise ValueError(f"the row's `tools` is {value!r}, expected a list of JSON schemas or its JSON text")
+        says = f"the row's `tools` is {str(value)[:60]!r}, expected a list of JSON schemas or its JSON text"
+        raise RowProblem(Reason.TOOLS, says)
     return [without_nulls(tool) for tool in value]
 
 

@@ -20,14 +20,14 @@ from ..rollout.state import numbered
 from ..rollout.tool_calls import read_calls
 from ..rollout.tool_context import hide_context
 from ..trajectory import Message, Source, ToolCall
-from .arrow import restored
+from .arrow import restored, tools_of_row
 from .message_check import check_messages
 from .parts import Kind, Part, Reason, RowProblem
 from .user_turns import user_segments
 
 THOUGHT_MARK = "envmaskThought"
 THOUGHT_END = "</think>"
-ERROR_PREFIX = "Error"  # how the tool loop begins a result that failed
+ERROR_PREFIX = "Error:"  # how the tool loop begins a result that failed
 
 Tools = Sequence[Callable[..., Any] | dict[str, Any]]
 
@@ -84,15 +84,31 @@ class ConversationReader:
             self._settings[key] = Setting(schemas, encoder, opened)
         return self._settings[key]
 
-    def parts(self, messages: Sequence[Message], tools: Tools) -> list[Part]:
-        """The parts of one conversation, in the order in which a rollout would have appended them.
+    def own_setting(self, value: Any) -> Setting:
+        """The setting of a row's column `tools`.
 
         Raises:
-            RowProblem: no rollout has these messages, or the template cannot write them.
+            RowProblem: the template cannot show them.
+        """
+        tools = tools_of_row(value)
+        try:
+            return self.setting(tools)
+        except (TemplateError, TypeError, ValueError) as error:
+            raise RowProblem(Reason.TOOLS, f"the chat template cannot show the row's `tools`: {error}") from error
+
+    def parts(self, messages: Sequence[Message], tools: Tools, own_tools: Any = None) -> list[Part]:
+        """The parts of one conversation, in the order in which a rollout would have appended them.
+
+        Args:
+            tools: what the prompt shows to the model, functions or JSON schemas.
+            own_tools: the row's column `tools`, which takes their place.
+
+        Raises:
+            RowProblem: no rollout has these messages or tools, or the template cannot write them.
         """
         check_messages(messages)
-        setting = self.setting(tools)
-        messages = [restored(message, setting.schemas) for message in messages]
+        setting = self.setting(tools) if own_tools is None else self.own_setting(own_tools)
+        messages = [with_text(restored(message, setting.schemas)) for message in messages]
         first = next((i for i, message in enumerate(messages) if message["role"] == "assistant"), None)
         if first is None:
             roles = [message["role"] for message in messages]
@@ -117,7 +133,7 @@ class ConversationReader:
                 turn += 1
                 calls = numbered(self._calls(message), turn)
                 results = results_behind(messages, position)
-                failed = any(str(result["content"]).startswith(ERROR_PREFIX) for result in results)
+                failed = any(result["content"].startswith(ERROR_PREFIX) for result in results)
                 parts += self._turn(message, setting, turn, failed=failed)
                 position += 1
             elif end > position and answers_a_turn:
@@ -145,7 +161,7 @@ class ConversationReader:
     def _observation(
         self, results: list[Message], calls: tuple[ToolCall, ...], turn: int, setting: Setting
     ) -> list[Part]:
-        contents = [text_of_result(result["content"]) for result in results]
+        contents = [result["content"] for result in results]
         if calls and len(calls) != len(contents):
             raise RowProblem(
                 Reason.NOT_A_ROLLOUT,
@@ -211,18 +227,21 @@ def results_behind(messages: list[Message], position: int) -> list[Message]:
     return messages[position + 1 : end]
 
 
-def text_of_result(content: Any) -> str:
-    """A tool message's content: a text, or blocks of text.
+def with_text(message: Message) -> Message:
+    """An assistant's or a tool's message with one text in place of blocks of text.
 
     Raises:
-        RowProblem: it holds something else, of which no rollout's text is known.
+        RowProblem: they hold something else, of which no rollout's text is known.
     """
-    if isinstance(content, str):
-        return content
-    texts = [block.get("text") if isinstance(block, dict) else None for block in content]
+    content = message.get("content")
+    if message["role"] not in ("assistant", "tool") or content is None or isinstance(content, str):
+        return message
+    blocks = content if isinstance(content, Sequence) else [content]
+    texts = [block.get("text") if isinstance(block, dict) else None for block in blocks]
     if not all(isinstance(text, str) for text in texts):
-        raise RowProblem(Reason.NOT_A_ROLLOUT, f"a tool's content is {str(content)[:60]!r}, expected a text")
-    return "".join(map(str, texts))
+        article = "an assistant" if message["role"] == "assistant" else "a tool"
+        raise RowProblem(Reason.NOT_A_ROLLOUT, f"{article}'s content is {str(content)[:60]!r}, expected a text")
+    return {**message, "content": "".join(map(str, texts))}
 
 
 def in_order_of(results: Sequence[Message], calls: tuple[ToolCall, ...]) -> tuple[ToolCall, ...]:

@@ -1,13 +1,13 @@
 """Demonstrations as rows for `trl.SFTTrainer`. Knows columns: what a row's parts are is read elsewhere."""
 
 from collections.abc import Collection, Mapping, Sequence
+from itertools import groupby
 from typing import Any
 
 from datasets import Dataset
 from transformers import PreTrainedTokenizerBase
 
 from ..trajectory import Source
-from .arrow import tools_of_row
 from .conversations import ConversationReader, Tools
 from .parts import IGNORED, Part, PartWeights, Reason, RowProblem
 from .report import MaskReport, TooManyDropped
@@ -118,9 +118,9 @@ def rows_of(batch: Mapping[str, Sequence[Any]], *, tools: Tools | None, tagged: 
         ValueError: the columns are none that are known.
     """
     if not tagged and "messages" in batch:
-        own = batch.get("tools") if tools is None else None
-        shown = [tools or ()] * len(batch["messages"]) if own is None else [tools_of_row(value) for value in own]
-        return list(zip(batch["messages"], shown, strict=True))
+        rows = len(batch["messages"])
+        own = (batch.get("tools") if tools is None else None) or [None] * rows
+        return list(zip(batch["messages"], [tools or ()] * rows, own, strict=True))
     texts = next((batch[name] for name in ("completion", "text", "input_ids") if name in batch), None)
     if not tagged or texts is None or ("completion" in batch and "prompt" not in batch):
         wanted = FORMS if tagged else "`messages`, or `tags` for tagged text"
@@ -159,8 +159,9 @@ def columns_of(parts: Sequence[Part], weights: PartWeights, max_length: int | No
 
 
 def observed(parts: Sequence[Part]) -> int:
-    """How many observations stand between the model's turns: one less than there are turns."""
-    return max((part.turn for part in parts if part.source is Source.MODEL), default=0)
+    """How many observations stand between the model's turns; a user's message is none."""
+    runs = groupby(parts, key=lambda part: part.source is Source.MODEL)
+    return sum(any(part.source is Source.ENV for part in run) for is_model, run in runs if not is_model)
 
 
 def check_dataset(dataset: Any, *, max_drop_rate: float, source_column: str | None) -> None:

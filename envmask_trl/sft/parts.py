@@ -22,6 +22,7 @@ class Reason(StrEnum):
     """Why a row is dropped."""
 
     NOT_A_ROLLOUT = "not_a_rollout"  # messages in an order that no rollout has
+    TOOLS = "tools"  # the row's own tools are no JSON schemas that the template can show
     TEMPLATE = "template"  # the chat template cannot write the conversation as the model would have
     UNBALANCED = "unbalanced_tags"  # an observation that is never closed, closed twice, or holds a tag itself
     NEAR_MISS = "near_miss"  # a tag in other letters or with other spaces than the format's

@@ -25,6 +25,14 @@ class RolloutFiles:
         self.written[step] += 1
         return self.folder / f"step-{step:06d}-process-{self.process}{f'-{before}' if before else ''}.parquet"
 
+    def groups(self, rows: int, *, step: int, processes: int, group_size: int) -> list[int]:
+        """The group of each row of the next file, numbered within the step over all its files.
+
+        Each process has as many rows of a generation, in order of process, so a group may reach from one to the next.
+        """
+        first = (self.written[step] * processes + self.process) * rows
+        return [(first + row) // group_size for row in range(rows)]
+
     def set_earlier_aside(self) -> Path | None:
         """Give the files of an earlier run another folder, beside this one; None if there are none."""
         if not any(self.folder.glob("step-*.parquet")):

@@ -208,14 +208,18 @@ class EnvMaskGRPOTrainer(GuardedEnvironments):
         if not (self.args.save_rollouts and self.model.training and self.columns):
             return
         assert self.rewards_per_func is not None
-        path = self.rollout_files.next_path(step=self.state.global_step)
-        own_rewards = self.own_rows(self.rewards_per_func, len(self.trajectories)).tolist()
+        step, count = self.state.global_step, len(self.trajectories)
+        groups = self.rollout_files.groups(
+            count, step=step, processes=self.accelerator.num_processes, group_size=int(self.num_generations or 1)
+        )
+        path = self.rollout_files.next_path(step=step)
+        own_rewards = self.own_rows(self.rewards_per_func, count).tolist()
         rewards = [dict(zip(self.reward_func_names, values, strict=True)) for values in own_rewards]
         advantages = saved_advantages(batch, [len(trajectory.completion_ids) for trajectory in self.trajectories])
         columns = rollout_columns(self.trajectories, rewards=rewards, advantages=advantages)
         masks = (batch["completion_mask"] * batch["tool_mask"]).tolist()
         columns["loss_mask"] = [mask[: len(ids)] for mask, ids in zip(masks, columns["completion_ids"], strict=True)]
-        save_rollouts(columns | {"step": [self.state.global_step] * len(rewards)}, path)
+        save_rollouts(columns | {"step": [step] * count, "group": groups}, path)
 
     def prepare_windows(self, batches: list[Batch]) -> None:
         """Count, once per generation, what each optimizer step divides by."""

@@ -1,5 +1,6 @@
 """Samples with whatever TRL is configured for: vLLM (colocate or server), continuous batching, `generate`."""
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from ..rollout.samplers import Context, Sample
@@ -34,11 +35,16 @@ class TRLSampler:
         if len(all_ids) != len(prompts):
             raise ValueError(f"the engine returned {len(all_ids)} turns for {len(prompts)} prompts")
         return [
-            with_logprobs(cut_at_stop(list(ids), row_budget, self.stop_ids), logprobs)
+            with_logprobs(ended(list(ids), row_budget, self.stop_ids), logprobs)
             for ids, logprobs, row_budget in zip(
                 all_ids[: len(contexts)], all_logprobs[: len(contexts)], max_new_tokens, strict=True
             )
         ]
+
+
+def ended(ids: list[int], budget: int, stop_ids: Collection[int]) -> Sample:
+    """One row's turn: an engine that gave less than was asked for stopped by itself, at a stop string."""
+    return cut_at_stop(ids, budget, stop_ids, len(ids) if len(ids) < budget else None)
 
 
 def with_logprobs(sample: Sample, logprobs: list[float | None] | None) -> Sample:

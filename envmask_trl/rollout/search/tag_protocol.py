@@ -22,6 +22,8 @@ from ..limits import RolloutLimits
 from ..observations import ObservationEncoder
 from ..samplers import Sample
 from ..tool_calls import ParsedTurn
+from ..tool_context import hide_context
+from ..tool_values import find_argument_problem
 from ..turn_block import TurnBlock
 
 PLAIN_TAG = re.compile(r"[^\s<>/]+")
@@ -48,7 +50,7 @@ class TagProtocol:
             "escape": a document that says `</information>` is shown as `&#60;/information>`.
 
     Raises:
-        ValueError: names that are not three different words.
+        ValueError: names that are not three different words, or a tool that does not take `query` alone.
     """
 
     def __init__(
@@ -65,7 +67,10 @@ class TagProtocol:
         if len(set(names)) < 3 or not all(PLAIN_TAG.fullmatch(name) for name in names):
             raise ValueError(f"the tags are named {names}, expected three different words")
         self.tokenizer = tokenizer
-        self.tools = {tool_name(0, tool): tool}
+        self.tools = {tool_name(0, tool): hide_context(tool)}
+        for name, shown in self.tools.items():
+            if problem := find_argument_problem(name, shown, {"query": ""}):
+                raise ValueError(f"the protocol calls its tool with `query` and nothing else, but {problem}")
         self.search, self.information, self.answer = names
         self.control_tokens: ControlTokenPolicy = control_tokens
 
