@@ -9,6 +9,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -141,6 +142,8 @@ def run_view(options: argparse.Namespace) -> int:
     page = view(options.rollouts, tokenizer=load_tokenizer(options.model), title=str(options.rollouts))
     print(page if options.terminal else f"{page.save(options.output)}: {page.summary}")
     if options.figures is not None:
+        if find_spec("matplotlib") is None:
+            raise ValueError("--figures needs matplotlib; pip install 'envmask_trl[recipes]'")
         from .inspect.figures import draw_figures
 
         print(*draw_figures(page.rollouts, options.figures), sep="\n")

@@ -26,7 +26,7 @@ FACTS = [
     RowFacts(
         prompt_tokens=10,
         completion_tokens=20,
-        trained_tokens=8,
+        sampled_tokens=8,
         turns=2,
         stop_reason=StopReason.ANSWERED,
         unfinished=False,
@@ -35,7 +35,7 @@ FACTS = [
     RowFacts(
         prompt_tokens=10,
         completion_tokens=10,
-        trained_tokens=10,
+        sampled_tokens=10,
         turns=1,
         stop_reason=StopReason.LENGTH,
         unfinished=True,

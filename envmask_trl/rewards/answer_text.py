@@ -5,7 +5,8 @@ import string
 import unicodedata
 from collections import Counter
 
-UNSPACED = "\u0e00-\u0e7f\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"  # scripts that put no space between words
+# Scripts that put no space between words: Thai, Lao, Tibetan, Burmese, Khmer, Kana, Han.
+UNSPACED = "\u0e00-\u0eff\u0f00-\u0fff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"
 WORD = re.compile(rf"[{UNSPACED}]|[^\s{UNSPACED}]+")
 DASH = re.compile("[\u2010-\u2015\u2212]")
 PART_OF_NUMBER = re.compile(r"(?<!\w)-(?=\.?\d)|(?:(?<=\d)|(?<!\w))\.(?=\d)")

@@ -76,7 +76,7 @@ class RolloutState:
 
     def history(self) -> History:
         """What is held before an observation is added, for an encoder that renders whole conversations."""
-        prompt = self.prompt if isinstance(self.prompt, list) else [{"role": "user", "content": self.prompt}]
+        prompt = [{"role": "user", "content": self.prompt}] if isinstance(self.prompt, str) else self.prompt
         return History(tuple(self._ids), (*prompt, *self.messages))
 
     def room(self, limits: RolloutLimits) -> int:

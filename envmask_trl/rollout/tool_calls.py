@@ -92,7 +92,8 @@ class TemplateParser:
                 raise ValueError(problem)
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             return ParsedTurn("malformed", self._as_text(text), reason=short_reason(error))
-        message = {"role": "assistant", **message, "content": self._strip(message.get("content") or "")}
+        message = {"role": "assistant", **message, "content": message.get("content") or ""}
+        message |= {name: self._strip(text) for name, text in message.items() if isinstance(text, str)}
         if not calls:
             message.pop("tool_calls", None)
         return ParsedTurn("calls" if calls else "answer", message, calls)

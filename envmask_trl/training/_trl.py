@@ -75,7 +75,7 @@ def swapped(holder: Any, name: str, value: Any) -> Iterator[None]:
 
 
 class HookedGRPOTrainer(AcrossProcesses, GRPOTrainer):
-    """TRL's trainer with named hooks: `roll_out`, `after_scoring`, `adjust_rewards`, `prepare_windows`, `scored`."""
+    """TRL's trainer with named hooks: roll_out, after_scoring, adjust_rewards, prepare_windows, scored_model."""
 
     args: Any
     model: Any

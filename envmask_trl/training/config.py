@@ -9,9 +9,9 @@ from trl import GRPOConfig
 
 from ..rollout.limits import Cut, RolloutLimits
 from ..rollout.observations import ControlTokenPolicy, ObservationMode
+from .left_out import RolloutPolicy
 
 SamplerChoice = Literal["auto", "kept_cache", "trl"]
-LeftOut = Literal["train", "mask_loss", "drop"]  # see `left_out.py`
 Credit = Literal["outcome", "turn_discounted", "turn", "gigpo"]
 DEFAULT_ITERATIONS = 16
 OF_TRL = {  # TRL finds these wrong only behind the first rollouts
@@ -42,12 +42,12 @@ class EnvMaskGRPOConfig(GRPOConfig):
     mask_env_tokens: bool = option(
         True, "Leave what the environment wrote out of the loss. False is for ablation: observations are trained."
     )
-    unfinished_policy: LeftOut = option(
+    unfinished_policy: RolloutPolicy = option(
         "train",
         "What a rollout that was ended from outside is used for: 'train', 'mask_loss' (no loss, but it stays in its "
         "group's baseline) or 'drop' (neither). `mask_truncated_completions=True` means 'mask_loss'.",
     )
-    void_policy: LeftOut = option(
+    void_policy: RolloutPolicy = option(
         "train",
         "The same for a void rollout: its environment failed, none of its calls came back, or none could be read. A "
         "rollout that is unfinished too is treated as the stricter of both policies says.",
@@ -105,12 +105,12 @@ class EnvMaskGRPOConfig(GRPOConfig):
     def check_env_mask_options(self) -> None:
         """Raise on a wrong value, before any work starts."""
         allowed: dict[str, tuple[str, ...]] = {
-            "unfinished_policy": get_args(LeftOut),
-            "void_policy": get_args(LeftOut),
+            "unfinished_policy": get_args(RolloutPolicy),
+            "void_policy": get_args(RolloutPolicy),
             "credit": get_args(Credit),
-            "control_tokens": ("split", "escape", "reject"),
-            "observation_mode": ("block", "diff"),
-            "sampler": ("auto", "kept_cache", "trl"),
+            "control_tokens": get_args(ControlTokenPolicy),
+            "observation_mode": get_args(ObservationMode),
+            "sampler": get_args(SamplerChoice),
         }
         for name, values in (allowed | OF_TRL).items():
             if getattr(self, name) not in values:

@@ -7,10 +7,12 @@ drop         no      no: those of the other rollouts
 """
 
 from collections.abc import Sequence
+from typing import Literal, get_args
 
 from ..trajectory import CallStatus, StopReason, Trajectory
 
-POLICIES = ("train", "mask_loss", "drop")  # each leaves out more than the one before
+RolloutPolicy = Literal["train", "mask_loss", "drop"]
+POLICIES: tuple[str, ...] = get_args(RolloutPolicy)  # each leaves out more than the one before
 INFRASTRUCTURE = (CallStatus.TIMEOUT, CallStatus.ABORTED)
 
 

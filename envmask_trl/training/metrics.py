@@ -19,9 +19,9 @@ NOT_A_TOOL = (CallStatus.UNKNOWN_TOOL, CallStatus.MALFORMED)  # such a call has 
 
 
 def length_metrics(facts: Sequence[RowFacts]) -> dict[str, float]:
-    """TRL's metrics of completions, in trained tokens; a rollout counts as clipped if it was ended from outside."""
-    lengths = [row.trained_tokens for row in facts]
-    finished = [row.trained_tokens for row in facts if not row.unfinished] or [0]
+    """TRL's metrics of completions, in sampled tokens; a rollout counts as clipped if it was ended from outside."""
+    lengths = [row.sampled_tokens for row in facts]
+    finished = [row.sampled_tokens for row in facts if not row.unfinished] or [0]
     return {
         "completions/mean_length": float(np.mean(lengths)),
         "completions/min_length": min(lengths),
@@ -40,9 +40,9 @@ def mask_metrics(facts: Sequence[RowFacts], *, drift_kinds: Collection[DriftKind
         drift_kinds: kinds of `Trajectory.drift` that are logged one by one, besides their sum.
     """
     rows = len(facts)
-    trained, tokens = sum(row.trained_tokens for row in facts), sum(row.completion_tokens for row in facts)
+    sampled, tokens = sum(row.sampled_tokens for row in facts), sum(row.completion_tokens for row in facts)
     return {
-        "env_mask/env_token_share": 1 - trained / max(tokens, 1),
+        "env_mask/env_token_share": 1 - sampled / max(tokens, 1),
         "env_mask/turns": sum(row.turns for row in facts) / rows,
         "env_mask/cut_observations": sum(row.cut_observations for row in facts) / rows,
         "env_mask/control_tokens": sum(row.control_tokens for row in facts) / rows,

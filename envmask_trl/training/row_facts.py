@@ -28,13 +28,13 @@ class RowFacts:
     """One rollout, small enough to be sent to all processes.
 
     Example:
-        RowFacts(prompt_tokens=30, completion_tokens=80, trained_tokens=25, turns=2, stop_reason=StopReason.ANSWERED,
+        RowFacts(prompt_tokens=30, completion_tokens=80, sampled_tokens=25, turns=2, stop_reason=StopReason.ANSWERED,
                  unfinished=False, calls=(CallFacts("weather", CallStatus.OK, 0.2),))
     """
 
     prompt_tokens: int
     completion_tokens: int
-    trained_tokens: int
+    sampled_tokens: int
     turns: int
     stop_reason: StopReason
     unfinished: bool
@@ -53,7 +53,7 @@ def gather_facts(
 
     Args:
         trajectories: the rollouts of this process.
-        columns: their rows after packing, as they are trained.
+        columns: their rows after packing.
         tokenizer: for the text of the model's turns.
         openings: texts with which only the chat template begins an observation, see `observation_openings`.
     """
@@ -62,7 +62,7 @@ def gather_facts(
         RowFacts(
             prompt_tokens=len(prompt_ids),
             completion_tokens=len(env_mask),
-            trained_tokens=sum(env_mask),
+            sampled_tokens=sum(env_mask),
             turns=trajectory.num_turns,
             stop_reason=trajectory.stop_reason,
             unfinished=unfinished,

@@ -5,14 +5,13 @@ row          ids  c c E   t t t   a E      env_mask 1 1 1  0 0 0  1 1
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from itertools import groupby
 from typing import Any
 
-from ..packing import as_lists, check_ids, pack_rollouts
 from ..trajectory import Source, Trajectory
 
 REWARD_COLUMNS = ("trajectories", "completion_texts", "model_texts", "stop_reasons", "unfinished", "cut_observations")
-ROLLOUT_KEYS = ("prompt_ids", "completion_ids", "logprobs")  # what TRL asks of a rollout function
 EMPTY_TURN = {"role": "assistant", "content": ""}  # what a reward sees of a rollout in which nothing was sampled
 
 
@@ -84,7 +83,8 @@ def trained_sources(env_mask: list[int], trajectory: Trajectory, mask_env_tokens
 
 
 def completion_messages(trajectory: Trajectory) -> list[dict[str, Any]]:
-    return [dict(message) for message in trajectory.messages] or [dict(EMPTY_TURN)]
+    """A copy, for what a reward function does with it must not change the trajectory."""
+    return deepcopy(list(trajectory.messages)) or [dict(EMPTY_TURN)]
 
 
 def once_per_run(encode: Callable[[list], list], prompts: Sequence[Any]) -> list:
@@ -92,50 +92,6 @@ def once_per_run(encode: Callable[[list], list], prompts: Sequence[Any]) -> list
     runs = [(prompt, len(list(members))) for prompt, members in groupby(prompts)]
     encoded = encode([prompt for prompt, _ in runs])
     return [ids for ids, (_, count) in zip(encoded, runs, strict=True) for _ in range(count)]
-
-
-def checked_rollout_func(rollout_func: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
-    """A user's rollout function whose rows are checked before anything is computed with them.
-
-    TRL pads a mask that is too short with ones, which trains what the environment wrote; here the row is named instead.
-    """
-
-    def rollout(prompts: list, trainer: Any) -> dict[str, Any]:
-        output = rollout_func(prompts, trainer)
-        vocab_size = trainer.model.config.get_text_config().vocab_size
-        columns = checked_columns(output, num_prompts=len(prompts), vocab_size=vocab_size)
-        return {**output, **columns}
-
-    return rollout
-
-
-def checked_columns(output: Any, *, num_prompts: int, vocab_size: int) -> dict[str, Any]:
-    """The token columns of what a rollout function returned, as lists, `env_mask` of ones where it gave none."""
-    missing = [name for name in ROLLOUT_KEYS if not isinstance(output, Mapping) or name not in output]
-    if missing:
-        raise ValueError(
-            f"rollout_func returned a {type(output).__name__} without {', '.join(missing)}; expected a dict with "
-            f"{', '.join(ROLLOUT_KEYS)} and, unless all was sampled, env_mask"
-        )
-    given = {name: output.get(name) for name in (*ROLLOUT_KEYS, "env_mask")}
-    columns: dict[str, Any] = {name: as_lists(rows) for name, rows in given.items() if rows is not None}
-    for name in ("prompt_ids", "completion_ids"):
-        for index, ids in enumerate(columns.get(name, ())):
-            check_ids(index, name, ids)
-            if not ids:
-                raise ValueError(f"row {index}: {name} is empty; return at least one token")
-            if max(ids) >= vocab_size:
-                raise ValueError(f"row {index}: {name} holds {max(ids)}, but the model knows ids below {vocab_size}")
-    columns.setdefault("env_mask", [[1] * len(ids) for ids in columns["completion_ids"]])
-    if len(columns["completion_ids"]) != num_prompts:
-        raise ValueError(
-            f"rollout_func returned {len(columns['completion_ids'])} completions for {num_prompts} prompts"
-        )
-    if all(values is None for values in columns.get("logprobs", ())):
-        columns["logprobs"] = None
-    present = {name: rows for name, rows in columns.items() if rows is not None}
-    pack_rollouts(present, max_total_length=1)  # for its checks; the cut is not used
-    return columns
 
 
 def check_finite(rewards_per_func: Any, names: Sequence[str]) -> None:

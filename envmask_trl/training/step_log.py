@@ -42,13 +42,13 @@ class StepLog:
 
         Args:
             trajectories: the rollouts of this process.
-            columns: their rows after packing, as they are trained.
+            columns: their rows after packing.
         """
         trainer = self.trainer
         facts = gather_facts(trajectories, columns, tokenizer=trainer.processing_class, openings=self.openings)
         check_any_started(facts)
         if trainer.model.training:
-            seen = sum(row.prompt_tokens + row.trained_tokens for row in facts)
+            seen = sum(row.prompt_tokens + row.sampled_tokens for row in facts)
             trainer.state.num_input_tokens_seen += seen
             self.symptoms.watch_rollouts(facts)
         metrics = {

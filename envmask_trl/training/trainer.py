@@ -42,7 +42,8 @@ from .micro_batches import arrange, depends_on_split
 from .own_head import Heads
 from .reward_checks import checked_functions
 from .rollout_files import RolloutFiles
-from .rows import check_finite, checked_rollout_func, to_columns, trl_rows
+from .rollout_function import checked_rollout_func
+from .rows import check_finite, to_columns, trl_rows
 from .sampling import engine_stops_at, keeps_cache, open_sampler
 from .shared_prefix import tree_forward
 from .step_log import StepLog
@@ -263,8 +264,8 @@ class EnvMaskGRPOTrainer(GuardedEnvironments):
 
     @property
     def cutting_eos_ids(self) -> list[int] | None:
-        """Ids that end a completion; with observations in the loss, one inside them must not cut it."""
-        return self.eos_token_ids if self.args.mask_env_tokens else None
+        """Ids that end a completion; one inside an observation that is trained must not, nor one under a given mask."""
+        return self.eos_token_ids if self.args.mask_env_tokens and self.rollout_func is None else None
 
     def close_environment(self, environment: object) -> None:
         close_environment(environment, runner=self.tool_runner)

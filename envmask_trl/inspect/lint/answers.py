@@ -6,6 +6,7 @@ import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from ...rewards.answer_text import UNSPACED
 from ...trajectory import Message
 from .conversation import text_of
 from .findings import Kind, Problem, echo
@@ -13,7 +14,6 @@ from .findings import Kind, Problem, echo
 OBSERVED = re.compile(r"<(information|observation|tool_response)>(.*?)(?:</\1>|\Z)", re.DOTALL)  # inside other turns
 ESCAPED = re.compile(r'\\(?:u([0-9a-fA-F]{4})|([ntr"\\/]))')  # a result is often JSON
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
-UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"  # Thai to Han: no spaces
 LETTER = rf"[^\W{UNSPACED}]"
 
 
