@@ -56,6 +56,11 @@ class CallStatus(StrEnum):
     MALFORMED = "malformed"  # could not be read: never run
     ABORTED = "aborted"  # the environment itself failed
 
+    @property
+    def was_refused(self) -> bool:
+        """Whether the call could not be run as it was written, so that nothing was."""
+        return self in (CallStatus.UNKNOWN_TOOL, CallStatus.BAD_ARGUMENTS, CallStatus.MALFORMED)
+
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:

@@ -220,3 +220,9 @@ def test_a_turn_without_a_score_is_nan_for_credit_and_refused_where_scores_are_s
         check_turn_rewards("r", [[1.0, missing], None], [2, 3])
     with pytest.raises(ValueError, match="expected finite numbers, or None where a turn has no score"):
         check_turn_rewards("r", [[float("inf"), missing]], [2], allow_unscored=True)
+
+
+def test_a_composed_reward_scores_no_rollout_alone_rather_than_with_nothing():
+    composed = usual()
+    with pytest.raises(TypeError, match="scores the rollouts of a step together; call it with their columns"):
+        composed.score(None)

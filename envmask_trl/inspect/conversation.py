@@ -12,13 +12,13 @@ from itertools import groupby
 from typing import Any
 
 from ..trajectory import Source
-from .shown_rollouts import Rollout
+from .shown_rollouts import ShownRollout
 from .token_text import shown
 
 KNOWN = ("role", "content", "tool_calls", "name", "tool_call_id")
 
 
-def conversation(rollout: Rollout) -> list[dict[str, Any]]:
+def conversation(rollout: ShownRollout) -> list[dict[str, Any]]:
     """The turns, every character visible; each has `role` and `text`, and where it has them `calls` and `result`.
 
     `turn` numbers the model's turns as `turn_index` does. Of a row without messages the runs of tokens stand in for
@@ -65,12 +65,12 @@ def _unseen(result: Mapping[str, Any]) -> dict[str, Any]:
     return {"role": "tool", "text": _readable(result["content"]), "result": _result(result), "unseen": True}
 
 
-def _runs(rollout: Rollout) -> list[dict[str, Any]]:
+def _runs(rollout: ShownRollout) -> list[dict[str, Any]]:
     text = "".join(rollout.texts[token] for token in rollout.row["prompt_ids"])
     return [{"role": Source.PROMPT, "text": _lines(text), "given": True}, *_completion_runs(rollout)]
 
 
-def _completion_runs(rollout: Rollout) -> Iterator[dict[str, Any]]:
+def _completion_runs(rollout: ShownRollout) -> Iterator[dict[str, Any]]:
     row, start = rollout.row, 0
     for (source, turn), run in groupby(zip(row["sources"], row["turn_index"], strict=True)):
         end = start + len(list(run))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from ..trajectory import Source
 from .figure_parts import INK, QUIET, arrow, bars, blank_figure, box, digit, lane_name, legend, save, token_text
-from .shown_rollouts import Rollout
+from .shown_rollouts import ShownRollout
 from .token_text import cells, shown
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class Position:
     advantage: float | None  # of this token
 
 
-def draw_figures(rollouts: Sequence[Rollout], folder: str | os.PathLike) -> list[Path]:
+def draw_figures(rollouts: Sequence[ShownRollout], folder: str | os.PathLike) -> list[Path]:
     """Draw both of the shortest rollout that has an observation, `sequence.png` and `training_path.png` in a folder.
 
     Raises:
@@ -60,12 +60,12 @@ def draw_figures(rollouts: Sequence[Rollout], folder: str | os.PathLike) -> list
     ]
 
 
-def _is_reinforced(rollout: Rollout) -> bool:
+def _is_reinforced(rollout: ShownRollout) -> bool:
     advantages = rollout.row.get("advantage")
     return any(value > 0 for value in (advantages if isinstance(advantages, Sequence) else [advantages or 0.0]))
 
 
-def draw_sequence(rollout: Rollout, path: str | os.PathLike) -> Path:
+def draw_sequence(rollout: ShownRollout, path: str | os.PathLike) -> Path:
     """Draw the whole rollout, in lines, with its env_mask under it and the shifted completion mask over it.
 
     Args:
@@ -83,7 +83,7 @@ def draw_sequence(rollout: Rollout, path: str | os.PathLike) -> Path:
     return save(figure, path)
 
 
-def draw_training_path(rollout: Rollout, path: str | os.PathLike) -> Path:
+def draw_training_path(rollout: ShownRollout, path: str | os.PathLike) -> Path:
     """Draw what becomes of each position: who wrote the token, which prediction is trained, what it adds to the loss.
 
     The loss is that of the first pass over the rollout, where the ratio of new to old probability is 1. A lane for
@@ -104,7 +104,7 @@ def draw_training_path(rollout: Rollout, path: str | os.PathLike) -> Path:
     return save(figure, path)
 
 
-def positions(rollout: Rollout) -> list[Position]:
+def positions(rollout: ShownRollout) -> list[Position]:
     """Prompt + completion. The completion mask is the mask of the token that follows; policies can clear it."""
     row, tokens = rollout.row, rollout.tokens
     own = {"logprobs": row.get("logprobs"), "advantage": row.get("advantage")}

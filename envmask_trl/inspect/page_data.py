@@ -15,13 +15,13 @@ from typing import Any
 
 from ..trajectory import Source, StopReason
 from .conversation import conversation
-from .shown_rollouts import Rollout
+from .shown_rollouts import ShownRollout
 from .token_text import shown
 
 OPENING_CHARACTERS = 80  # of what the user asked, in the list
 
 
-def pack(rollouts: Sequence[Rollout], texts: Mapping[int, str]) -> str:
+def pack(rollouts: Sequence[ShownRollout], texts: Mapping[int, str]) -> str:
     """The data of a page.
 
     Example:
@@ -44,7 +44,7 @@ def vocabulary(texts: Mapping[int, str]) -> dict[str, list]:
     }
 
 
-def head(rollout: Rollout) -> dict[str, Any]:
+def head(rollout: ShownRollout) -> dict[str, Any]:
     """What the list shows and the filters ask for."""
     row, reason = rollout.row, StopReason(rollout.row["stop_reason"])
     advantage = row.get("advantage")
@@ -63,7 +63,7 @@ def head(rollout: Rollout) -> dict[str, Any]:
     }
 
 
-def body(rollout: Rollout, positions: Mapping[int, int]) -> dict[str, Any]:
+def body(rollout: ShownRollout, positions: Mapping[int, int]) -> dict[str, Any]:
     """Tokens as positions in the vocabulary; authors, turns and masks as runs of [source, turn, mask, length].
 
     `logprobs` has one value for each token of the model and none for the others, who have no log-prob.

@@ -30,11 +30,11 @@ class Token:
 
 
 @dataclass(frozen=True, slots=True)
-class Rollout:
+class ShownRollout:
     """One checked row of `load_rollouts`, with the text of every id in it.
 
     Example:
-        Rollout({"prompt_ids": [9707], "completion_ids": [12], "sources": ["model"], ...}, {9707: "Hello", 12: "-"})
+        ShownRollout({"prompt_ids": [97], "completion_ids": [12], "sources": ["model"], ...}, {97: "Hello", 12: "-"})
         .facts (("step", "12"), ("stop", "answered"), ("correct", "1"), ("advantage", "+0.71"))
     """
 

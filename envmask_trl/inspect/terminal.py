@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator, Sequence
 
 from ..trajectory import Source
-from .shown_rollouts import Rollout, Token
+from .shown_rollouts import ShownRollout, Token
 from .token_text import cells, shown
 
 ANSI = {Source.PROMPT: "90", Source.MODEL: "32", Source.ENV: "38;5;208", Source.TEMPLATE: "38;5;67"}
@@ -24,7 +24,7 @@ def legend(color: bool) -> str:
     return "  ".join(painted(source, source, color) for source in Source) + "  1 trained  0 not trained"
 
 
-def block(number: int, rollout: Rollout, *, width: int, color: bool, prompt_tokens: int | None) -> str:
+def block(number: int, rollout: ShownRollout, *, width: int, color: bool, prompt_tokens: int | None) -> str:
     """One rollout: its facts, its calls, its tokens over their digits. Of the prompt the last `prompt_tokens`."""
     facts = "  ".join(f"{name} {value}" for name, value in rollout.facts)
     folded = 0 if prompt_tokens is None else max(len(rollout.row["prompt_ids"]) - prompt_tokens, 0)

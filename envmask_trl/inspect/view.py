@@ -19,7 +19,7 @@ from ..trajectory import Trajectory
 from .page import frame, page
 from .page_data import pack
 from .records import load_rollouts, rollout_columns
-from .shown_rollouts import Rollout, check_is_row, check_row
+from .shown_rollouts import ShownRollout, check_is_row, check_row
 from .terminal import block, legend, wants_color
 from .token_text import shown, token_texts
 
@@ -35,7 +35,7 @@ class RolloutView:
     """Rollouts as one HTML page, as the output of a notebook cell, and as text for a terminal."""
 
     title: str
-    rollouts: tuple[Rollout, ...]
+    rollouts: tuple[ShownRollout, ...]
     texts: Mapping[int, str]  # of every id in them
 
     @property
@@ -124,7 +124,7 @@ def view(
     for number, row in enumerate(rows):
         check_row(number, row)
     texts = token_texts(tokenizer, (token for row in rows for token in (*row["prompt_ids"], *row["completion_ids"])))
-    return RolloutView(title, tuple(Rollout(row, texts) for row in rows), texts)
+    return RolloutView(title, tuple(ShownRollout(row, texts) for row in rows), texts)
 
 
 def _row(number: int, item: Trajectory | Mapping[str, Any]) -> dict[str, Any]:

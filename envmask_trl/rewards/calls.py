@@ -15,7 +15,6 @@ from .reading import Rollout, Turn, split_thinking
 from .reward import TurnReward, column_of
 from .values import as_list, described
 
-NEVER_RUN = (CallStatus.UNKNOWN_TOOL, CallStatus.BAD_ARGUMENTS, CallStatus.MALFORMED)
 Tool = Callable[..., Any] | Mapping[str, Any]  # a function with type hints and a docstring, or a JSON schema
 
 
@@ -92,7 +91,7 @@ def gold_steps(column: str = "steps") -> TurnReward:
 
 def is_illegal(call: ToolCall, result: ToolResult | None, validators: Mapping[str, Any] | None) -> bool:
     """Whether the loop refused the call, or its arguments do not fit; without a result the latter decides alone."""
-    if result is not None and result.status in NEVER_RUN:
+    if result is not None and result.status.was_refused:
         return True
     if validators is None:
         return not isinstance(call.arguments, dict)

@@ -10,7 +10,7 @@ from typing import Any
 
 from .functions import is_async, name_of
 from .reading import Rollout, read_rollouts
-from .reward import Reward, is_number
+from .reward import Reward, is_number, only_together
 from .turns import Density, GivesTurnRewards, at_density, check_turn_rewards
 from .values import as_list, described, reward_values
 
@@ -84,7 +84,7 @@ class BoundedReward(Reward):
         if not callable(function) or is_async(function):
             kind = "an async function, which nobody awaits here" if callable(function) else described(function)
             raise ValueError(f"bounded got {kind}, expected a function that returns a list of rewards")
-        super().__init__(lambda rollout: None, name=name_of(function), low=low, high=high)
+        super().__init__(only_together, name=name_of(function), low=low, high=high)
         self.function = function
         if isinstance(function, GivesTurnRewards):
             self.turn_rewards = function.turn_rewards
@@ -102,7 +102,7 @@ class ComposedReward(Reward):
         (outcome, outcome_weight), *process = terms
         low = outcome_weight * outcome.low + sum(weight * span(term)[0] for term, weight in process)
         high = outcome_weight * outcome.high + sum(weight * span(term)[1] for term, weight in process)
-        super().__init__(lambda rollout: None, name=name, low=low, high=high)
+        super().__init__(only_together, name=name, low=low, high=high)
         self.terms, self.density, self.discount = terms, density, discount
         self.scored: tuple[list[Any], list[Values]] = ([], [])  # the rollouts of the latest call, and their terms
 

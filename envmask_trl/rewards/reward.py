@@ -101,6 +101,11 @@ class TurnReward(Reward):
         return check_turn_rewards(self.__name__, values, [len(rollout.turns) for rollout in rollouts])
 
 
+def only_together(rollout: Rollout) -> None:
+    """The score of a reward that reads the columns of all rollouts."""
+    raise TypeError("this reward scores the rollouts of a step together; call it with their columns, as a trainer does")
+
+
 def is_number(value: Any) -> bool:
     """Whether it is a finite number; a text or a bool is none."""
     return isinstance(value, SupportsFloat) and not isinstance(value, str | bool) and isfinite(value)

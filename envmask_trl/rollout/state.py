@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..trajectory import CallStatus, Message, Segment, Source, StopReason, ToolCall, ToolResult, Trajectory
+from ..trajectory import Message, Segment, Source, StopReason, ToolCall, ToolResult, Trajectory
 from .drift import Drift
 from .environments import EnvironmentFailed, is_done, state_key
 from .limits import RolloutLimits
@@ -18,8 +18,6 @@ from .samplers import Context, Sample
 from .tool_calls import ParsedTurn
 from .tool_context import RolloutContext
 from .tools import ToolJob
-
-NEVER_RUN = (CallStatus.UNKNOWN_TOOL, CallStatus.BAD_ARGUMENTS, CallStatus.MALFORMED)
 
 
 @dataclass(slots=True)
@@ -104,7 +102,7 @@ class RolloutState:
         """Record what the calls returned; `observe` decides whether the model ever sees it."""
         self.tool_rounds += 1
         self.tool_results += results
-        self.malformed_calls += sum(result.status in NEVER_RUN for result in results)
+        self.malformed_calls += sum(result.status.was_refused for result in results)
 
     def observe(self, observation: Observation, results: list[ToolResult]) -> None:
         """Put an observation behind the last turn, pending until the model answers it."""

@@ -39,8 +39,8 @@ class HTTPRetriever:
 
     Args:
         url: of the server's `retrieve`.
-        timeout_s: seconds until a try without an answer is given up; one whose answer comes in parts is given up with the
-            first part behind them, so after twice as many at most.
+        timeout_s: seconds until a try without an answer is given up; one whose answer comes in parts may take twice as
+            many.
         retries: further tries after no connection, no answer in time, an unreadable answer or a status such as 503.
         backoff_s: seconds before the second try; twice as many before each further one.
 
