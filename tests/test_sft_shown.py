@@ -2,7 +2,7 @@
 
 import pytest
 
-from envmask_trl import ParsedTurn, ScriptedSampler, ToolCall, mask_observations, run_rollouts
+from envmask_trl import ParsedTurn, PartWeights, ScriptedSampler, ToolCall, mask_observations, run_rollouts
 
 from .real_tokenizers import chat_template, load
 from .tiny import add, tiny_tokenizer, user
@@ -141,3 +141,22 @@ def test_a_turn_that_ends_where_the_next_message_opens_has_the_ids_of_the_rollou
         parser=lambda _: next(parsed, ParsedTurn("answer", ANSWER)),
     )
     assert out["input_ids"][0] == [*row.prompt_ids, *row.completion_ids]
+
+
+@pytest.mark.parametrize(
+    "flag", [{"weight": 0}, {"train": False}, {"loss": 0.0}, {"weight": 1, "loss": False}], ids=str
+)
+def test_a_turn_that_its_message_says_not_to_learn_stays_visible(flag):
+    bad, good = {"role": "assistant", "content": "bad"}, {"role": "assistant", "content": "good", "weight": 1}
+    row, plain = (masked([QUESTION, {**bad, **each}, QUESTION, good]) for each in (flag, {}))
+    assert learned(row) == "good<|im_end|>" and learned(plain) == "bad<|im_end|>good<|im_end|>"
+    assert row["input_ids"] == plain["input_ids"]
+    called = masked([QUESTION, {**calling("add"), **flag}, RESULT, good], tools=[add], weights=PartWeights(thought=0.5))
+    assert learned(called) == "good<|im_end|>"
+    assert masked([QUESTION, {**bad, **flag}])["problem"][0].startswith("nothing_trained")
+
+
+@pytest.mark.parametrize("value", ["0", "false", 0.5, 2, [0]], ids=str)
+def test_a_flag_that_is_neither_0_nor_1_drops_its_row(value):
+    problem = masked([QUESTION, {**ANSWER, "weight": value}])["problem"][0]
+    assert problem == f"not_a_rollout: message 1 has the weight {value!r}, expected 0, 1, false or true"

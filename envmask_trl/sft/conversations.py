@@ -21,7 +21,7 @@ from ..rollout.tool_calls import read_calls
 from ..rollout.tool_context import hide_context
 from ..trajectory import Message, Source, ToolCall
 from .arrow import restored, tools_of_row
-from .message_check import check_messages, with_text
+from .message_check import check_messages, is_learned, with_text
 from .parts import Kind, Part, Reason, RowProblem
 from .shown import check_shown
 from .user_turns import unwritten_closer, user_segments
@@ -139,8 +139,9 @@ class ConversationReader:
                 calls = numbered(self._calls(message), turn)
                 results = results_behind(messages, position)
                 failed = any(result["content"].startswith(ERROR_PREFIX) for result in results)
+                learned = is_learned(message, position)
                 check_shown({position: message}, lambda asked: self._written(asked[0], setting))
-                parts += self._turn(message, setting, turn, failed=failed)
+                parts += self._turn(message, setting, turn, failed=failed, learned=learned)
                 position += 1
             elif end > position and answers_a_turn:
                 if end < len(messages):  # an observation that nothing follows is not part of the row
@@ -178,7 +179,7 @@ class ConversationReader:
         assert observation is not None
         return [Part(segment.source, segment.token_ids) for segment in observation.segments]
 
-    def _turn(self, message: Message, setting: Setting, turn: int, *, failed: bool) -> list[Part]:
+    def _turn(self, message: Message, setting: Setting, turn: int, *, failed: bool, learned: bool) -> list[Part]:
         """The ids that the model would have sampled for this message, its end-of-turn token included."""
         ids = self._ids(self._written(message, setting))
         if not self.stop_ids.isdisjoint(ids[:-1]):
@@ -189,7 +190,7 @@ class ConversationReader:
         kind = Kind.CALL if message.get("tool_calls") else Kind.ANSWER
         thought = self._thought_length(message, ids, setting) if self.by_kind else 0
         runs = ((Kind.THOUGHT, ids[:thought]), (kind, ids[thought:]))
-        return [Part(Source.MODEL, run, each, turn, failed) for each, run in runs if run]
+        return [Part(Source.MODEL, run, each, turn, failed, learned) for each, run in runs if run]
 
     def _thought_length(self, message: Message, ids: tuple[int, ...], setting: Setting) -> int:
         """Tokens that the turn has in common with the same turn without its calls, or without its answer."""

@@ -1,6 +1,6 @@
 """Whether a row is a conversation at all, before a template is asked to show it. Knows roles and fields: no tokens.
 
-What a content says is read here too, as one text.
+What a field says is read here too: a content as one text, and whether a turn is to be learned.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,6 +11,7 @@ from .parts import Reason, RowProblem
 
 BEFORE_THE_MODEL = ("system", "developer", "user")
 CONTENT_NEEDED = ("user", "tool")  # an assistant may only call, a system message may be empty
+LEARNED_FLAGS = ("weight", "train", "loss")  # of OpenAI, axolotl and ms-swift
 
 
 def check_messages(messages: Any) -> None:
@@ -62,6 +63,22 @@ def with_text(message: Message) -> Message:
 def is_text_block(block: Any) -> bool:
     """Whether its type, if it has one, is "text", or "input_text" or "output_text" as OpenAI's API has them."""
     return isinstance(block, Mapping) and str(block.get("type") or "text").endswith("text")
+
+
+def is_learned(message: Message, number: int) -> bool:
+    """Whether no flag of the assistant's message says that it is not to be learned.
+
+    Example:
+        is_learned({"role": "assistant", "content": "27", "weight": 0}, 1) == False
+
+    Raises:
+        RowProblem: a flag is neither 0 nor 1.
+    """
+    flags = {name: message[name] for name in LEARNED_FLAGS if message.get(name) is not None}
+    for name, value in flags.items():
+        if not isinstance(value, int | float) or value not in (0, 1):
+            raise _problem(f"message {number} has the {name} {value!r}, expected 0, 1, false or true")
+    return all(flags.values())
 
 
 def _problem(detail: str) -> RowProblem:
