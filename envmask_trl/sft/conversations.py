@@ -21,9 +21,10 @@ from ..rollout.tool_calls import read_calls
 from ..rollout.tool_context import hide_context
 from ..trajectory import Message, Source, ToolCall
 from .arrow import restored, tools_of_row
-from .message_check import check_messages
+from .message_check import check_messages, is_learned, with_text
 from .parts import Kind, Part, Reason, RowProblem
-from .user_turns import user_segments
+from .shown import check_shown
+from .user_turns import unwritten_closer, user_segments
 
 THOUGHT_MARK = "envmaskThought"
 THOUGHT_END = "</think>"
@@ -115,6 +116,10 @@ class ConversationReader:
             raise RowProblem(Reason.NOT_A_ROLLOUT, f"no assistant message among the roles {roles}")
         try:
             prompt = encode_prompt(messages[:first], setting.schemas, self.tokenizer, self.kwargs)
+            check_shown(
+                dict(enumerate(messages[:first])),
+                lambda asked: render(self.tokenizer, asked, setting.schemas, self.kwargs, add_generation_prompt=True),
+            )
             return [Part(Source.PROMPT, prompt), *self._turns(messages, first, setting)]
         except RowProblem:
             raise
@@ -134,7 +139,9 @@ class ConversationReader:
                 calls = numbered(self._calls(message), turn)
                 results = results_behind(messages, position)
                 failed = any(result["content"].startswith(ERROR_PREFIX) for result in results)
-                parts += self._turn(message, setting, turn, failed=failed)
+                learned = is_learned(message, position)
+                check_shown({position: message}, lambda asked: self._written(asked[0], setting))
+                parts += self._turn(message, setting, turn, failed=failed, learned=learned)
                 position += 1
             elif end > position and answers_a_turn:
                 if end < len(messages):  # an observation that nothing follows is not part of the row
@@ -172,7 +179,7 @@ class ConversationReader:
         assert observation is not None
         return [Part(segment.source, segment.token_ids) for segment in observation.segments]
 
-    def _turn(self, message: Message, setting: Setting, turn: int, *, failed: bool) -> list[Part]:
+    def _turn(self, message: Message, setting: Setting, turn: int, *, failed: bool, learned: bool) -> list[Part]:
         """The ids that the model would have sampled for this message, its end-of-turn token included."""
         ids = self._ids(self._written(message, setting))
         if not self.stop_ids.isdisjoint(ids[:-1]):
@@ -183,7 +190,7 @@ class ConversationReader:
         kind = Kind.CALL if message.get("tool_calls") else Kind.ANSWER
         thought = self._thought_length(message, ids, setting) if self.by_kind else 0
         runs = ((Kind.THOUGHT, ids[:thought]), (kind, ids[thought:]))
-        return [Part(Source.MODEL, run, each, turn, failed) for each, run in runs if run]
+        return [Part(Source.MODEL, run, each, turn, failed, learned) for each, run in runs if run]
 
     def _thought_length(self, message: Message, ids: tuple[int, ...], setting: Setting) -> int:
         """Tokens that the turn has in common with the same turn without its calls, or without its answer."""
@@ -210,7 +217,10 @@ class ConversationReader:
                 text = written[len(setting.opened) :].replace(THOUGHT_MARK, "")
                 stops = setting.encoder.renderer.stop_texts
                 ends = [text.rfind(stop) + len(stop) for stop in stops if stop in text]
-                return text[: max(ends)] if ends else text
+                if ends:
+                    return text[: max(ends)]
+                calls = numbered(self._calls(message), 0)
+                return text + unwritten_closer(calls, setting.encoder, setting.schemas, self.kwargs)
             if message.get("reasoning_content"):
                 break
         raise RowProblem(
@@ -225,23 +235,6 @@ def results_behind(messages: list[Message], position: int) -> list[Message]:
     """The tool messages that answer the turn at `position`."""
     end = next((i for i in range(position + 1, len(messages)) if messages[i]["role"] != "tool"), len(messages))
     return messages[position + 1 : end]
-
-
-def with_text(message: Message) -> Message:
-    """An assistant's or a tool's message with one text in place of blocks of text.
-
-    Raises:
-        RowProblem: they hold something else, of which no rollout's text is known.
-    """
-    content = message.get("content")
-    if message["role"] not in ("assistant", "tool") or content is None or isinstance(content, str):
-        return message
-    blocks = content if isinstance(content, Sequence) else [content]
-    texts = [block.get("text") if isinstance(block, dict) else None for block in blocks]
-    if not all(isinstance(text, str) for text in texts):
-        article = "an assistant" if message["role"] == "assistant" else "a tool"
-        raise RowProblem(Reason.NOT_A_ROLLOUT, f"{article}'s content is {str(content)[:60]!r}, expected a text")
-    return {**message, "content": "".join(map(str, texts))}
 
 
 def in_order_of(results: Sequence[Message], calls: tuple[ToolCall, ...]) -> tuple[ToolCall, ...]:

@@ -44,8 +44,9 @@ def mask_observations(
 
     Args:
         batch: without `tags`, column `messages`: system and user messages, then assistant and tool messages in turn. An
-            assistant message may carry `tool_calls`, or be written out as text in `content`, broken calls included. A
-            column `tools` (JSON text or lists) gives each row its own.
+            assistant message may carry `tool_calls`, or be written out as text in `content`, broken calls included;
+            with `weight: 0`, `train: false` or `loss: false` it stays visible and is not learned. Contents are texts
+            or blocks of text. A column `tools` (JSON text or lists) gives each row its own.
             With `tags`, columns `prompt` (text or messages, never learned) and `completion`, or `text` alone, which is
             learned, observations aside, from its first tag on (all of it with encoding="whole"); optionally
             `observations`, lists of their contents.

@@ -62,6 +62,7 @@ class Part:
     kind: Kind | None = None  # of MODEL parts only
     turn: int = -1  # which of the model's turns
     failed: bool = False  # the turn's call was answered with an error
+    learned: bool = True  # unless the turn's message says otherwise
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +100,7 @@ class PartWeights:
         return not self.thought == self.call == self.answer == 1.0
 
     def of(self, part: Part, *, last_turn: int) -> float:
-        if part.kind is None or (self.mask_failed_turns and part.failed):
+        if part.kind is None or not part.learned or (self.mask_failed_turns and part.failed):
             return 0.0
         if self.last_turn_only and part.turn != last_turn:
             return 0.0
