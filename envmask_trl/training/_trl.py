@@ -17,6 +17,7 @@ from trl.models import unwrap_model_for_generation
 from trl.trainer import grpo_trainer, utils
 
 from ..rollout.environments import NOT_TOOLS
+from ..rollout.message_text import with_texts
 from .loss_inputs import Batch
 from .processes import AcrossProcesses
 from .reward_checks import check_groups
@@ -228,7 +229,7 @@ class HookedGRPOTrainer(AcrossProcesses, GRPOTrainer):
             yield model
 
     def tokenize_prompts(self, prompts: list) -> list[list[int]]:
-        encode = lambda some: self._tokenize_prompts(some)[0]  # noqa: E731
+        encode = lambda some: self._tokenize_prompts([with_texts(prompt) for prompt in some])[0]  # noqa: E731
         return encode(prompts) if self.environments else once_per_run(encode, prompts)
 
     @property
@@ -283,17 +284,15 @@ class HookedGRPOTrainer(AcrossProcesses, GRPOTrainer):
     def close_environments(self) -> None:
         """End the rollouts' environments that can be closed; TRL makes new ones, and reuses the others."""
         environments: list[object] = self.environments or []
-        for environment in environments:
-            if callable(getattr(environment, "close", None)):
-                self.close_environment(environment)
-                for pool in self._environment_pool.values():
-                    pool[:] = [instance for instance in pool if instance is not environment]
+        ended = [env for env in environments if callable(getattr(env, "close", None))]
+        self.end_environments(ended)
+        for pool in self._environment_pool.values() if ended else ():
+            pool[:] = [instance for instance in pool if not any(instance is env for env in ended)]
 
     def close_idle_environments(self) -> None:
         """Close what TRL still keeps for later batches."""
-        for pool in (self._environment_pool if self.environment_factories is not None else {}).values():
-            for environment in pool:
-                self.close_environment(environment)
+        pools: dict[Any, list] = self._environment_pool if self.environment_factories is not None else {}
+        self.end_environments([environment for pool in pools.values() for environment in pool])
 
-    def close_environment(self, environment: object) -> None:
-        raise NotImplementedError(f"{type(self).__name__} must define close_environment")
+    def end_environments(self, environments: list[object]) -> None:
+        raise NotImplementedError(f"{type(self).__name__} must define end_environments")

@@ -15,7 +15,7 @@ from ..inspect.audit_report import AuditReport
 from ..inspect.first_step import FirstStepAudit
 from ..inspect.records import rollout_columns, save_rollouts
 from ..packing import pack_rollouts
-from ..rollout.environments import close_environment
+from ..rollout.environment_runs import close_environments
 from ..rollout.loop import run_rollouts
 from ..rollout.samplers import Sampler
 from ..rollout.search.tag_protocol import TagProtocol
@@ -266,8 +266,8 @@ class EnvMaskGRPOTrainer(GuardedEnvironments):
         """Ids that end a completion; with observations in the loss, one inside them must not cut it."""
         return self.eos_token_ids if self.args.mask_env_tokens else None
 
-    def close_environment(self, environment: object) -> None:
-        close_environment(environment, runner=self.tool_runner)
+    def end_environments(self, environments: list[object]) -> None:
+        close_environments(environments, runner=self.tool_runner)
 
 
 def longest(columns: dict[str, list]) -> int:
