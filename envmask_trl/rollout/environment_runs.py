@@ -7,11 +7,12 @@ import inspect
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from ..trajectory import CallStatus, ToolCall, ToolResult
+from .content_guard import ContentGuard
 from .environments import CLOSED, checked_observation, error_line
 from .tools import ToolJob, ToolRunner
 
@@ -28,14 +29,22 @@ class Opened:
     environment: object
     observation: str | None = None  # belongs to the prompt
     error: str = ""  # why the reset failed
+    control_tokens: int = 0  # found in the observation; none of them becomes a control id
 
 
 def reset_environments(
-    environments: Sequence[object], rows: Sequence[Mapping[str, Any]], *, runner: ToolRunner | None = None
+    environments: Sequence[object],
+    rows: Sequence[Mapping[str, Any]],
+    *,
+    runner: ToolRunner | None = None,
+    guard: ContentGuard | None = None,
 ) -> list[Opened]:
     """Start an episode of each environment with the fields of its dataset row; one that fails has an `error`.
 
     A `reset` that is not back at the runner's deadline has failed; its thread is left behind.
+
+    Args:
+        guard: for control tokens in what they say.
 
     Raises:
         ValueError: no row could be reset so: a `reset` is not what the contract says, or does not take these fields.
@@ -45,13 +54,18 @@ def reset_environments(
     outcomes: list[list[Opened]] = [[] for _ in pairs]
     calls = [partial(keep, *each) for each in zip(environments, resets, outcomes, strict=True)]
     results = run_each("reset", calls, runner)
-    opened = [
-        outcome[0] if result.status is CallStatus.OK else Opened(env, error=not_back(result))
+    return [
+        checked(outcome[0], guard) if result.status is CallStatus.OK else Opened(env, error=not_back(result))
         for env, outcome, result in zip(environments, outcomes, results, strict=True)
     ]
-    return [
-        Opened(each.environment, checked_observation(each.environment, each.observation), each.error) for each in opened
-    ]
+
+
+def checked(opened: Opened, guard: ContentGuard | None) -> Opened:
+    """With the observation as text, which `guard` has seen."""
+    observation = checked_observation(opened.environment, opened.observation)
+    if observation is None or guard is None:
+        return replace(opened, observation=observation)
+    return replace(opened, observation=guard.apply(observation), control_tokens=len(guard.find(observation)))
 
 
 def checked_reset(env: Any, row: Mapping[str, Any]) -> Callable[..., Any]:

@@ -3,13 +3,17 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
+from .content_guard import ContentGuard
 from .environment_runs import Opened, close_environments, reset_environments
 from .environments import EnvironmentFailed, environment_tools, failures_told, merge_observation, tools_by_name
+from .guarded_prompt import guarded_ids
 from .message_text import with_texts
+from .response_templates import render
 from .tool_context import hide_contexts
 from .tools import RolloutAborted, ToolRunner
 
@@ -30,6 +34,8 @@ class Episode:
     tools: list[Callable[..., Any]]
     environment: object | None = None
     error: str = ""  # why the environment could not be made or reset
+    observation: str = ""  # of `reset`: a message of the prompt ends in it
+    control_tokens: int = 0  # in the observation
 
     @property
     def ordered_tools(self) -> frozenset[str]:
@@ -50,6 +56,7 @@ def open_episodes(
     environments: Environments,
     rows: Sequence[Mapping[str, Any]] | None,
     runner: ToolRunner,
+    guard: ContentGuard | None,
 ) -> Iterator[list[Episode]]:
     """One episode per prompt; environments that were made here are closed on every way out.
 
@@ -75,7 +82,7 @@ def open_episodes(
     try:
         failed = _make(environments, len(prompts), made)
         fields = [{"prompt": prompt, **row} for prompt, row in zip(prompts, rows or [{}] * len(prompts), strict=True)]
-        reset = reset_environments(list(made.values()), [fields[index] for index in made], runner=runner)
+        reset = reset_environments(list(made.values()), [fields[index] for index in made], runner=runner, guard=guard)
         opened = failed | dict(zip(made, reset, strict=True))
         merged = [merge_observation(prompt, opened[index].observation) for index, prompt in enumerate(shown)]
         episodes = [_episode(opened[index], *each) for index, each in enumerate(zip(merged, offered, strict=True))]
@@ -102,7 +109,8 @@ def _make(factory: Callable[[], object], count: int, made: dict[int, object]) ->
 
 def _episode(opened: Opened, prompt: Any, tools: list[Callable[..., Any]]) -> Episode:
     env = opened.environment
-    return Episode(prompt, [*tools, *(environment_tools(env) if env is not None else ())], env, opened.error)
+    own = environment_tools(env) if env is not None else []
+    return Episode(prompt, [*tools, *own], env, opened.error, opened.observation or "", opened.control_tokens)
 
 
 def all_tools(episodes: Sequence[Episode]) -> list[Callable[..., Any]]:
@@ -134,8 +142,14 @@ def encode_prompt(
     tools: Sequence[Callable[..., Any]],
     tokenizer: PreTrainedTokenizerBase,
     template_kwargs: dict[str, Any],
+    *,
+    observation: str = "",
+    guard: ContentGuard | None = None,
 ) -> tuple[int, ...]:
     """The ids of a prompt, the opening of the model's turn included; a text is encoded as it is.
+
+    Args:
+        observation: the end of one of the messages, whose control tokens `guard` keeps from becoming control ids.
 
     Raises:
         ValueError: tools with a prompt that is a text, a message whose content is no text, a template that raises, or
@@ -148,6 +162,9 @@ def encode_prompt(
         ids = tokenizer(prompt)["input_ids"]
     else:
         try:
+            if observation and guard is not None:
+                shown = partial(render, tools=list(tools), template_kwargs=template_kwargs, add_generation_prompt=True)
+                return guarded_ids(prompt, observation, guard, partial(shown, tokenizer))
             ids = tokenizer.apply_chat_template(
                 prompt, tools=list(tools) or None, add_generation_prompt=True, return_dict=False, **template_kwargs
             )

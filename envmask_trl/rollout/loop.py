@@ -12,6 +12,7 @@ from transformers import PreTrainedTokenizerBase
 
 from ..trajectory import StopReason, Trajectory
 from .arguments import check_arguments, check_encoder, check_parser_has_use, known_stop_ids
+from .content_guard import ContentGuard
 from .environments import tools_by_name
 from .episodes import Environments, Episode, all_tools, encode_prompt, open_episodes
 from .limits import RolloutLimits
@@ -97,15 +98,25 @@ def run_rollouts(
     if protocol is not None and (tools or row_tools or environments):
         raise ValueError(BESIDE_A_PROTOCOL)
     limits, kwargs = limits or RolloutLimits(), dict(template_kwargs or {})
+    guard = (encoder.guard if encoder is not None else ContentGuard(tokenizer)) if environments else None
     with (
         nullcontext(tool_runner) if tool_runner else closing(ToolRunner()) as runner,
         open_episodes(
-            prompts, tools=tools or (), row_tools=row_tools, environments=environments, rows=rows, runner=runner
+            prompts,
+            tools=tools or (),
+            row_tools=row_tools,
+            environments=environments,
+            rows=rows,
+            runner=runner,
+            guard=guard,
         ) as episodes,
     ):
         used = all_tools(episodes)
         if prompt_ids is None:
-            prompt_ids = [encode_prompt(e.prompt, e.tools, tokenizer, kwargs) for e in episodes]
+            prompt_ids = [
+                encode_prompt(e.prompt, e.tools, tokenizer, kwargs, observation=e.observation, guard=guard)
+                for e in episodes
+            ]
             check_encoder(encoder, used, kwargs)
         own = protocol.tools if protocol is not None else None
         states = [new_state(i, *pair, limits, own) for i, pair in enumerate(zip(episodes, prompt_ids, strict=True))]
@@ -164,6 +175,7 @@ def new_state(
         ordered_tools=episode.ordered_tools | {name for name, tool in tools.items() if takes_context(tool)},
         tool_context=context,
         environment=episode.environment,
+        control_tokens=episode.control_tokens,
     )
     if episode.error:
         state.finish(StopReason.ENV_ERROR, episode.error)

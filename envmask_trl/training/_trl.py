@@ -230,7 +230,7 @@ class HookedGRPOTrainer(AcrossProcesses, GRPOTrainer):
 
     def tokenize_prompts(self, prompts: list) -> list[list[int]]:
         encode = lambda some: self._tokenize_prompts([with_texts(prompt) for prompt in some])[0]  # noqa: E731
-        return encode(prompts) if self.environments else once_per_run(encode, prompts)
+        return once_per_run(encode, prompts)
 
     @property
     def standalone_tools(self) -> list[Callable[..., Any]]:

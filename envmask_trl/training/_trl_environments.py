@@ -10,13 +10,16 @@ import inspect
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 from trl.trainer import grpo_trainer
 
 from ..rewards.functions import is_async
+from ..rollout.content_guard import ContentGuard
 from ..rollout.environment_runs import Opened, reset_environments
 from ..rollout.environments import EnvironmentFailed, failures_told
+from ..rollout.episodes import encode_prompt
 from ..rollout.tools import ToolRunner
 from ..trajectory import StopReason, Trajectory
 from ._trl import HookedGRPOTrainer
@@ -28,6 +31,7 @@ class GuardedEnvironments(HookedGRPOTrainer):
     opened: Mapping[int, Opened] = {}  # of the latest generation, by the id of the instance
     trajectories: list[Trajectory]
     tool_runner: ToolRunner
+    guard: ContentGuard | None  # of what environments say; None without them
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         drawn = self.drawn_environments(inputs)
@@ -40,7 +44,7 @@ class GuardedEnvironments(HookedGRPOTrainer):
         unread = {"environment"} if self._multi_environment else set()  # which TRL keeps from `reset`
         rows = [{name: value for name, value in row.items() if name not in unread} for row in inputs]
         try:
-            return reset_environments(environments, rows, runner=self.tool_runner)
+            return reset_environments(environments, rows, runner=self.tool_runner, guard=self.guard)
         except BaseException:
             vars(self)["environments"] = environments  # as if TRL had drawn them
             self.close_environments()
@@ -66,6 +70,18 @@ class GuardedEnvironments(HookedGRPOTrainer):
     def played_environments(self) -> list[object] | None:
         """The environments of this generation, as `run_rollouts` takes them."""
         return self.environments and [self.opened[id(env)] for env in self.environments]
+
+    def tokenize_prompts(self, prompts: list) -> list[list[int]]:
+        """As TRL does, but for control tokens in what a `reset` said."""
+        if not self.environments:
+            return super().tokenize_prompts(prompts)
+        opened = [self.opened[id(env)] for env in self.environments]
+        tools = [self._env_tools[name] for name in self._batch_environments]
+        encode = partial(encode_prompt, tokenizer=self.processing_class, template_kwargs=self.chat_template_kwargs)
+        return [
+            list(encode(prompt, own, observation=each.observation or "", guard=self.guard))
+            for prompt, own, each in zip(prompts, tools, opened, strict=True)
+        ]
 
     def asked_only_if_it_works(self, functions: Sequence[Any]) -> list[Any]:
         """The reward functions; those that TRL made of `get_reward` give None where the environment failed."""

@@ -25,7 +25,7 @@ from ..rollout.tools import ToolRunner
 from ..trajectory import Trajectory
 from ._trl import any_template_accepted
 from ._trl_environments import GuardedEnvironments
-from .chat_format import chat_format
+from .chat_format import chat_format, environment_guard
 from .checkpoints import checkpoint_to_resume
 from .config import DEFAULT_ITERATIONS, EnvMaskGRPOConfig
 from .left_out import left_out
@@ -120,6 +120,7 @@ class EnvMaskGRPOTrainer(GuardedEnvironments):
         self.tree_forward = tree_forward(self.model, wanted=self.args.shared_prefix)
         self.tool_runner = ToolRunner(timeout_s=self.args.tool_timeout_s, retries=self.args.tool_retries)
         self.parser, self.encoder = chat_format(self, parser)
+        self.guard = environment_guard(self)
         self.times = StepTimes()
         self.step_log = StepLog(self)
         rollouts = Path(str(self.args.output_dir), "rollouts")
