@@ -17,7 +17,6 @@ from trl.models import unwrap_model_for_generation
 from trl.trainer import grpo_trainer, utils
 
 from ..rollout.environments import NOT_TOOLS
-from ..rollout.message_text import with_texts
 from .loss_inputs import Batch
 from .processes import AcrossProcesses
 from .reward_checks import check_groups
@@ -229,8 +228,7 @@ class HookedGRPOTrainer(AcrossProcesses, GRPOTrainer):
             yield model
 
     def tokenize_prompts(self, prompts: list) -> list[list[int]]:
-        encode = lambda some: self._tokenize_prompts([with_texts(prompt) for prompt in some])[0]  # noqa: E731
-        return once_per_run(encode, prompts)
+        return once_per_run(lambda some: self._tokenize_prompts(some)[0], prompts)
 
     @property
     def standalone_tools(self) -> list[Callable[..., Any]]:

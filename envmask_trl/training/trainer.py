@@ -45,6 +45,7 @@ from .rollout_files import RolloutFiles
 from .rows import check_finite, checked_rollout_func, to_columns, trl_rows
 from .sampling import engine_stops_at, keeps_cache, open_sampler
 from .shared_prefix import tree_forward
+from .shown_prompts import shown_prompts
 from .step_log import StepLog
 from .step_times import StepTimes
 from .trainer_arguments import check_given, check_output_dir, check_trainer
@@ -153,7 +154,7 @@ class EnvMaskGRPOTrainer(GuardedEnvironments):
 
     def roll_out(self, prompts: list) -> dict[str, Any]:
         """Play the rollouts of one generation batch and align everything that belongs to a row."""
-        max_total_length = self.max_model_length
+        max_total_length, prompts = self.max_model_length, shown_prompts(prompts, self.tools)
         with open_sampler(self) as sampler:
             self.trajectories = run_rollouts(
                 prompts,
