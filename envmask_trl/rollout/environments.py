@@ -1,7 +1,7 @@
 """TRL's `environment_factory` contract as functions. Knows environments and messages: no tokens, no order of calls.
 
 class Maze:
-    def reset(self, **row) -> str | list | None: ...    the observation that opens the episode
+    def reset(self, **row) -> str | list | None: ...    what opens the episode, see `environment_runs.py`
     def move(self, to: str) -> str: ...                 public methods are tools, sync or async
     def get_reward(self) -> float: ...                  optional
     def get_turn_rewards(self) -> list[float]: ...      optional, see `training/turn_scores.py`; more than TRL knows

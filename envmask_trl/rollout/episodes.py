@@ -71,7 +71,8 @@ def open_episodes(
             raise ValueError(
                 f"{name} has {len(values)} entries but there are {len(prompts)} prompts; give one for each"
             )
-    offered = [[*hide_contexts(tools), *hide_contexts(own or ())] for own in row_tools or [()] * len(prompts)]
+    common = hide_contexts(tools)
+    offered = [[*common, *hide_contexts(own or ())] for own in row_tools or [()] * len(prompts)]
     shown = [with_texts(prompt) for prompt in prompts]
     if not callable(environments):
         given = [env if isinstance(env, Opened) else Opened(env) for env in environments or [None] * len(prompts)]

@@ -65,7 +65,8 @@ def run_rollouts(
             `RolloutContext` tells one which rollout calls it; the model is not shown it.
         row_tools: further tools per rollout; `tools` and they are what that rollout may call.
         environments: TRL's contract: a factory, then each rollout gets its own instance, reset with its row and closed
-            on every way out; or instances that were reset already and that the caller closes.
+            on every way out, all at the same time and outside the main thread; or instances that were reset already
+            and that the caller closes.
         rows: dataset rows, passed to the environments' `reset`.
         limits: budgets, see `RolloutLimits`.
         prompt_ids: the prompts, if they are encoded already.
@@ -73,7 +74,7 @@ def run_rollouts(
             raises a ValueError (JSON's too), SyntaxError, LookupError or RecursionError is malformed.
         encoder: by default `ObservationEncoder(tokenizer, ...)` under the same limits.
         protocol: how a model without tools calls its one tool, in place of `tools`; see `TagProtocol`.
-        tool_runner: by default one with a deadline of 30 s per call.
+        tool_runner: by default one with a deadline of 30 s per call, and per `reset` and `close`.
         stop_token_ids: every id that ends a turn; by default those the sampler stops at, or the tokenizer's eos.
         template_kwargs: as for `apply_chat_template`, the same for prompts and observations.
         any_live: told how many rollouts still run here, says whether any process still has one. An engine whose
@@ -127,6 +128,9 @@ def run_rollouts(
             parser = parser or TemplateParser(tokenizer, tools=used, stop_token_ids=stop_ids, template_kwargs=kwargs)
             encoder = encoder or template_encoder(tokenizer, used, stop_ids, limits, kwargs)
         check_parser_has_use(parser, encoder, any_prompt=bool(episodes))
+        if isinstance(parser, TemplateParser):
+            for state, episode in zip(states, episodes, strict=True):
+                state.parser = parser.for_tools(episode.tools)
         play = player(TurnLoop(tokenizer, sampler, limits, parser, encoder, runner, stop_ids, phase, protocol))
         while any_live(len(live := [state for state in states if state.live])):
             play(live)
