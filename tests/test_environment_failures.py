@@ -1,5 +1,9 @@
 """An environment that fails ends its own rollout: the error is kept, the others go on, and nothing is left open."""
 
+import _thread
+import threading
+import time
+
 import pytest
 
 from envmask_trl import RolloutAborted, StopReason, load_rollouts, save_rollouts
@@ -122,11 +126,33 @@ def test_infrastructure_that_is_gone_for_all_is_no_fault_of_the_script():
     assert ends(played) == [(ENV_ERROR, "RolloutAborted: no container")] * 2
 
 
-def test_the_users_own_ctrl_c_in_a_reset_propagates():
-    Room.open = 0
+def test_the_users_own_ctrl_c_while_environments_are_reset_propagates_and_closes_them():
+    class Slow(Room):
+        def reset(self, **row):
+            _thread.interrupt_main()
+            gone.wait(20)
+
+        def close(self):
+            gone.set()
+            super().close()
+
+    Room.open, gone = 0, threading.Event()
     with pytest.raises(KeyboardInterrupt):
-        play([], [], tools=(), environments=Room, rows=[{"fails": "reset", "error": KeyboardInterrupt}, {}])
+        play([], tools=(), environments=Slow)
     assert Room.open == 0
+
+
+def test_a_reset_that_hangs_ends_its_own_rollout_at_the_deadline(hasty):
+    class Hangs(Room):
+        def reset(self, hangs=False, **row):
+            super().reset(**row)
+            if hangs:
+                time.sleep(1e6)
+
+    Room.open, rows = 0, [{"hangs": True}, {}]
+    first, second = play([], [MOVE, ANSWER], tools=(), environments=Hangs, rows=rows, tool_runner=hasty)
+    said = "TimeoutError: reset gave no answer within 0.5 s"
+    assert ends([first, second]) == [(ENV_ERROR, said), (ANSWERED, "")] and Room.open == 0
 
 
 def test_a_reset_that_does_not_take_the_fields_of_a_row_is_named_with_the_remedy():

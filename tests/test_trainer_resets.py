@@ -1,12 +1,17 @@
 """An environment whose reset fails is a rollout without a turn: the others are trained, the run goes on."""
 
 import asyncio
+import threading
+import time
+import warnings
 from types import SimpleNamespace
+from typing import ClassVar
 
 import pytest
 
 from envmask_trl import RolloutAborted, StopReason
-from envmask_trl.training._trl_environments import guarded, resets_caught
+from envmask_trl.rollout.environment_runs import reset_environments
+from envmask_trl.training._trl_environments import guarded, resets_answered
 
 from .test_trainer_environments import Counter2
 from .tiny import answer, call
@@ -17,23 +22,23 @@ SCRIPTS = [[call("add", a=n, b=n), answer("ok")] for n in range(4)]
 
 
 class Failing(Counter2):
-    """Every second reset fails, and get_reward fails where reset did: it was never counted."""
+    """The reset of some fails, and get_reward fails where reset did: it was never counted."""
 
-    resets, made = 0, 0
-    errors = (ConnectionError("no container"), RolloutAborted("no machine"))
+    made = 0  # the first one only to read its methods
+    errors: ClassVar = {2: ConnectionError("no container"), 4: RolloutAborted("no machine"), 6: OSError("no port")}
 
     def __init__(self):
         Failing.made += 1
+        self.error = self.errors.get(Failing.made)
 
     def reset(self, **row) -> str:
-        Failing.resets += 1
-        if Failing.resets % 2 == 0:
-            raise self.errors[Failing.resets // 2 % 2]
+        if self.error is not None:
+            raise self.error
         return super().reset(**row)
 
 
 def train(tmp_path, factory=Failing, reward=None, **options):
-    Failing.resets = Failing.made = 0
+    Failing.made = 0
     options = {"scale_rewards": "none", "max_steps": 1, **options}
     trainer = make_trainer(tmp_path, reward, SCRIPTS, tools=None, environment_factory=factory, **options)
     batches = []
@@ -42,18 +47,49 @@ def train(tmp_path, factory=Failing, reward=None, **options):
     return trainer, batches
 
 
-def test_half_of_the_resets_fail_and_the_other_half_is_trained(tmp_path):
-    """Rewards 0, none, 4, none: baseline 2. The rollouts that never began have neither reward nor trained token."""
+def test_some_of_the_resets_fail_and_the_others_are_trained(tmp_path):
+    """Rewards 0, none, 4, none: baseline 2; then 0, 2, 4, none. What never began has neither reward nor trained token.
+
+    The two whose state nobody knows are not reset again: the second step has the instances 1, 3, 5 and 6.
+    """
     trainer, batches = train(tmp_path, max_steps=2)
     ends = [row.error or row.stop_reason for row in trainer.trajectories]
-    lost = ["RolloutAborted: no machine", "ConnectionError: no container"]
-    assert ends == [StopReason.ANSWERED, lost[0], StopReason.ANSWERED, lost[1]]
-    for batch in batches:
-        assert batch["advantages"].tolist() == [-2.0, 0.0, 2.0, 0.0]
-        assert (batch["completion_mask"] * batch["tool_mask"]).any(dim=1).tolist() == [True, False, True, False]
+    assert ends == [*[StopReason.ANSWERED] * 3, "OSError: no port"] and Failing.made == 6
+    assert [batch["advantages"].tolist() for batch in batches] == [[-2.0, 0.0, 2.0, 0.0], [-2.0, 0.0, 2.0, 0.0]]
+    trained = [(batch["completion_mask"] * batch["tool_mask"]).any(dim=1).tolist() for batch in batches]
+    assert trained == [[True, False, True, False], [True, True, True, False]]
     assert logged(trainer)["env_mask/stop/env_error"] == 0.5
-    assert Failing.made == 6  # the two whose state nobody knows are not reset again
     assert "reset" in vars(Failing) and Failing.reset.__qualname__ == "Failing.reset"  # the class is as it was
+
+
+def test_resets_and_closes_of_a_step_are_at_work_at_the_same_time_and_a_hung_one_is_given_up(tmp_path):
+    """All but the hung one wait for each other, in the resets and in the closes."""
+    barriers = {moment: threading.Barrier(size, timeout=20) for moment, size in (("reset", 3), ("close", 4))}
+
+    class Slow(Counter2):
+        made = 0
+
+        def __init__(self):
+            Slow.made += 1
+            self.hangs, self.is_played = Slow.made == 2, False
+
+        def reset(self, **row) -> str:
+            self.is_played = True
+            if self.hangs:
+                time.sleep(1e6)
+            barriers["reset"].wait()
+            return super().reset(**row)
+
+        def close(self):
+            if self.is_played:
+                barriers["close"].wait()
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)  # of a close that failed
+        trainer, _ = train(tmp_path, Slow, tool_timeout_s=1.0)
+    ends = [row.error or row.stop_reason for row in trainer.trajectories]
+    lost = "TimeoutError: reset gave no answer within 1 s"
+    assert ends == [StopReason.ANSWERED, lost, *[StopReason.ANSWERED] * 2]
 
 
 @pytest.mark.parametrize(
@@ -91,10 +127,10 @@ def test_the_reset_that_a_tool_calls_itself_raises_as_it_always_did():
         __slots__ = ()
 
     rooms = [Slotted(), Inherits(), Inherits()]
-    with resets_caught(rooms) as errors:
-        for room, row in zip(rooms, [{"moves": 1}, {}, {"moves": 2}], strict=True):
-            assert room.reset(**row) is None
-        assert errors == {id(rooms[1]): "KeyError: 'moves'"} and rooms[2].moves == 2
+    opened = reset_environments(rooms, [{"moves": 1}, {}, {"moves": 2}])
+    assert [each.error for each in opened] == ["", "KeyError: 'moves'", ""] and rooms[2].moves == 2
+    with resets_answered(opened):
+        assert [room.reset() for room in rooms] == [None] * 3  # as TRL calls them: they were played already
         with pytest.raises(KeyError):
             rooms[0].reset()
     assert "reset" not in vars(Inherits) and Slotted.reset.__qualname__.endswith("Slotted.reset")

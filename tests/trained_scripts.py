@@ -32,8 +32,9 @@ class EveryTime(ScriptedSampler):
         return super().sample(contexts, max_new_tokens)
 
 
-def make_trainer(tmp_path, reward, scripts=None, *, rows=4, config=EnvMaskGRPOConfig, **options):
-    tokenizer = tiny_tokenizer()
+def make_trainer(tmp_path, reward, scripts=None, *, rows=4, config=EnvMaskGRPOConfig, prompts=None, **options):
+    tokenizer = options.pop("tokenizer", None) or tiny_tokenizer()
+    prompts = prompts or [user(f"row {n}") for n in range(rows)]
     constructor = {"tools": [add]} | {
         k: options.pop(k) for k in ("tools", "environment_factory", "rollout_func", "parser") if k in options
     }
@@ -54,7 +55,7 @@ def make_trainer(tmp_path, reward, scripts=None, *, rows=4, config=EnvMaskGRPOCo
         tiny_model(tokenizer),
         reward,
         config(**{**defaults, **options}),
-        Dataset.from_dict({"prompt": [user(f"row {n}") for n in range(rows)], "gold": [GOLD] * rows}),
+        Dataset.from_dict({"prompt": prompts, "gold": [GOLD] * len(prompts)}),
         processing_class=tokenizer,
         **constructor,
     )

@@ -3,20 +3,17 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from .environments import (
-    EnvironmentFailed,
-    NotStarted,
-    close_environment,
-    environment_tools,
-    failures_told,
-    merge_observation,
-    reset_environment,
-    tools_by_name,
-)
+from .content_guard import ContentGuard
+from .environment_runs import Opened, close_environments, reset_environments
+from .environments import EnvironmentFailed, environment_tools, failures_told, merge_observation, tools_by_name
+from .guarded_prompt import guarded_ids
+from .message_text import with_texts
+from .response_templates import render
 from .tool_context import hide_contexts
 from .tools import RolloutAborted, ToolRunner
 
@@ -37,6 +34,8 @@ class Episode:
     tools: list[Callable[..., Any]]
     environment: object | None = None
     error: str = ""  # why the environment could not be made or reset
+    observation: str = ""  # of `reset`: a message of the prompt ends in it
+    control_tokens: int = 0  # in the observation
 
     @property
     def ordered_tools(self) -> frozenset[str]:
@@ -57,6 +56,7 @@ def open_episodes(
     environments: Environments,
     rows: Sequence[Mapping[str, Any]] | None,
     runner: ToolRunner,
+    guard: ContentGuard | None,
 ) -> Iterator[list[Episode]]:
     """One episode per prompt; environments that were made here are closed on every way out.
 
@@ -71,24 +71,47 @@ def open_episodes(
             raise ValueError(
                 f"{name} has {len(values)} entries but there are {len(prompts)} prompts; give one for each"
             )
-    tools, own_tools = hide_contexts(tools), [hide_contexts(own or ()) for own in row_tools or [()] * len(prompts)]
+    common = hide_contexts(tools)
+    offered = [[*common, *hide_contexts(own or ())] for own in row_tools or [()] * len(prompts)]
+    shown = [with_texts(prompt) for prompt in prompts]
     if not callable(environments):
-        instances = environments or [None] * len(prompts)
-        check_not_shared([env for env in instances if env is not None])
-        yield [
-            _given(env, prompt, [*tools, *own]) for prompt, own, env in zip(prompts, own_tools, instances, strict=True)
-        ]
+        given = [env if isinstance(env, Opened) else Opened(env) for env in environments or [None] * len(prompts)]
+        check_not_shared([each.environment for each in given if each.environment is not None])
+        yield [_episode(*each) for each in zip(given, shown, offered, strict=True)]
         return
-    made: list[object] = []
+    made: dict[int, object] = {}
     try:
-        episodes = []
-        for prompt, own, row in zip(prompts, own_tools, rows or [{}] * len(prompts), strict=True):
-            episodes.append(_start(environments, made, prompt, [*tools, *own], row))
+        failed = _make(environments, len(prompts), made)
+        fields = [{"prompt": prompt, **row} for prompt, row in zip(prompts, rows or [{}] * len(prompts), strict=True)]
+        reset = reset_environments(list(made.values()), [fields[index] for index in made], runner=runner, guard=guard)
+        opened = failed | dict(zip(made, reset, strict=True))
+        merged = [merge_observation(prompt, opened[index].observation) for index, prompt in enumerate(shown)]
+        episodes = [_episode(opened[index], *each) for index, each in enumerate(zip(merged, offered, strict=True))]
         check_any_started(episodes)
         yield episodes
     finally:
-        for env in made:
-            close_environment(env, runner=runner)
+        close_environments(list(made.values()), runner=runner)
+
+
+def _make(factory: Callable[[], object], count: int, made: dict[int, object]) -> dict[int, Opened]:
+    """Add an environment for each rollout to `made`, by its number; returns those that could not be made."""
+    failed: dict[int, Opened] = {}
+    for index in range(count):
+        try:
+            with failures_told():
+                env = factory()
+        except EnvironmentFailed as failure:
+            failed[index] = Opened(None, error=str(failure))
+        else:
+            check_not_shared([*made.values(), env])
+            made[index] = env
+    return failed
+
+
+def _episode(opened: Opened, prompt: Any, tools: list[Callable[..., Any]]) -> Episode:
+    env = opened.environment
+    own = environment_tools(env) if env is not None else []
+    return Episode(prompt, [*tools, *own], env, opened.error, opened.observation or "", opened.control_tokens)
 
 
 def all_tools(episodes: Sequence[Episode]) -> list[Callable[..., Any]]:
@@ -115,52 +138,34 @@ def check_any_started(episodes: Sequence[Episode]) -> None:
         )
 
 
-def _given(env: Any, prompt: Any, tools: list[Callable[..., Any]]) -> Episode:
-    """The episode of an environment that was reset already."""
-    error = ""
-    if isinstance(env, NotStarted):
-        env, error = env.environment, env.error
-    return Episode(prompt, [*tools, *(environment_tools(env) if env is not None else ())], env, error)
-
-
-def _start(
-    factory: Callable[[], object],
-    made: list[object],
-    prompt: Any,
-    tools: list[Callable[..., Any]],
-    row: Mapping[str, Any],
-) -> Episode:
-    """Make an environment, which is added to `made`, and reset it."""
-    all_tools = tools
-    try:
-        with failures_told():
-            env = factory()
-        check_not_shared([*made, env])
-        made.append(env)
-        all_tools = [*tools, *environment_tools(env)]
-        observation = reset_environment(env, {"prompt": prompt, **row})
-    except EnvironmentFailed as failure:
-        return Episode(prompt, all_tools, error=str(failure))
-    return Episode(merge_observation(prompt, observation), all_tools, env)
-
-
 def encode_prompt(
     prompt: Any,
     tools: Sequence[Callable[..., Any]],
     tokenizer: PreTrainedTokenizerBase,
     template_kwargs: dict[str, Any],
+    *,
+    observation: str = "",
+    guard: ContentGuard | None = None,
 ) -> tuple[int, ...]:
     """The ids of a prompt, the opening of the model's turn included; a text is encoded as it is.
 
+    Args:
+        observation: the end of one of the messages, whose control tokens `guard` keeps from becoming control ids.
+
     Raises:
-        ValueError: tools with a prompt that is a text, a template that raises, or a prompt without tokens.
+        ValueError: tools with a prompt that is a text, a message whose content is no text, a template that raises, or
+            a prompt without tokens.
     """
+    prompt = with_texts(prompt)
     if isinstance(prompt, str):
         if tools:
             raise ValueError("tools need a prompt of messages, which the chat template can show them in; found a text")
         ids = tokenizer(prompt)["input_ids"]
     else:
         try:
+            if observation and guard is not None:
+                shown = partial(render, tools=list(tools), template_kwargs=template_kwargs, add_generation_prompt=True)
+                return guarded_ids(prompt, observation, guard, partial(shown, tokenizer))
             ids = tokenizer.apply_chat_template(
                 prompt, tools=list(tools) or None, add_generation_prompt=True, return_dict=False, **template_kwargs
             )

@@ -12,6 +12,7 @@ from transformers import PreTrainedTokenizerBase
 
 from ..trajectory import StopReason, Trajectory
 from .arguments import check_arguments, check_encoder, check_parser_has_use, known_stop_ids
+from .content_guard import ContentGuard
 from .environments import tools_by_name
 from .episodes import Environments, Episode, all_tools, encode_prompt, open_episodes
 from .limits import RolloutLimits
@@ -64,7 +65,8 @@ def run_rollouts(
             `RolloutContext` tells one which rollout calls it; the model is not shown it.
         row_tools: further tools per rollout; `tools` and they are what that rollout may call.
         environments: TRL's contract: a factory, then each rollout gets its own instance, reset with its row and closed
-            on every way out; or instances that were reset already and that the caller closes.
+            on every way out, all at the same time and outside the main thread; or instances that were reset already
+            and that the caller closes.
         rows: dataset rows, passed to the environments' `reset`.
         limits: budgets, see `RolloutLimits`.
         prompt_ids: the prompts, if they are encoded already.
@@ -72,7 +74,7 @@ def run_rollouts(
             raises a ValueError (JSON's too), SyntaxError, LookupError or RecursionError is malformed.
         encoder: by default `ObservationEncoder(tokenizer, ...)` under the same limits.
         protocol: how a model without tools calls its one tool, in place of `tools`; see `TagProtocol`.
-        tool_runner: by default one with a deadline of 30 s per call.
+        tool_runner: by default one with a deadline of 30 s per call, and per `reset` and `close`.
         stop_token_ids: every id that ends a turn; by default those the sampler stops at, or the tokenizer's eos.
         template_kwargs: as for `apply_chat_template`, the same for prompts and observations.
         any_live: told how many rollouts still run here, says whether any process still has one. An engine whose
@@ -97,15 +99,25 @@ def run_rollouts(
     if protocol is not None and (tools or row_tools or environments):
         raise ValueError(BESIDE_A_PROTOCOL)
     limits, kwargs = limits or RolloutLimits(), dict(template_kwargs or {})
+    guard = (encoder.guard if encoder is not None else ContentGuard(tokenizer)) if environments else None
     with (
         nullcontext(tool_runner) if tool_runner else closing(ToolRunner()) as runner,
         open_episodes(
-            prompts, tools=tools or (), row_tools=row_tools, environments=environments, rows=rows, runner=runner
+            prompts,
+            tools=tools or (),
+            row_tools=row_tools,
+            environments=environments,
+            rows=rows,
+            runner=runner,
+            guard=guard,
         ) as episodes,
     ):
         used = all_tools(episodes)
         if prompt_ids is None:
-            prompt_ids = [encode_prompt(e.prompt, e.tools, tokenizer, kwargs) for e in episodes]
+            prompt_ids = [
+                encode_prompt(e.prompt, e.tools, tokenizer, kwargs, observation=e.observation, guard=guard)
+                for e in episodes
+            ]
             check_encoder(encoder, used, kwargs)
         own = protocol.tools if protocol is not None else None
         states = [new_state(i, *pair, limits, own) for i, pair in enumerate(zip(episodes, prompt_ids, strict=True))]
@@ -116,6 +128,9 @@ def run_rollouts(
             parser = parser or TemplateParser(tokenizer, tools=used, stop_token_ids=stop_ids, template_kwargs=kwargs)
             encoder = encoder or template_encoder(tokenizer, used, stop_ids, limits, kwargs)
         check_parser_has_use(parser, encoder, any_prompt=bool(episodes))
+        if isinstance(parser, TemplateParser):
+            for state, episode in zip(states, episodes, strict=True):
+                state.parser = parser.for_tools(episode.tools)
         play = player(TurnLoop(tokenizer, sampler, limits, parser, encoder, runner, stop_ids, phase, protocol))
         while any_live(len(live := [state for state in states if state.live])):
             play(live)
@@ -164,6 +179,7 @@ def new_state(
         ordered_tools=episode.ordered_tools | {name for name, tool in tools.items() if takes_context(tool)},
         tool_context=context,
         environment=episode.environment,
+        control_tokens=episode.control_tokens,
     )
     if episode.error:
         state.finish(StopReason.ENV_ERROR, episode.error)

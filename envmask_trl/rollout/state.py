@@ -15,7 +15,7 @@ from .limits import RolloutLimits
 from .observations import Observation
 from .rendered_history import History
 from .samplers import Context, Sample
-from .tool_calls import ParsedTurn
+from .tool_calls import ParsedTurn, TurnParser
 from .tool_context import RolloutContext
 from .tools import ToolJob
 
@@ -38,6 +38,7 @@ class RolloutState:
     ordered_tools: frozenset[str] = frozenset()
     environment: object | None = None
     tool_context: RolloutContext | None = None  # what its tools know of it
+    parser: TurnParser | None = None  # the one that types arguments by its tools, where there is such
     stop_reason: StopReason | None = None
     error: str = ""  # why the environment failed
     calls: tuple[ToolCall, ...] = ()  # of the last turn, not yet answered

@@ -1,14 +1,17 @@
 """From the text of a turn to what the model meant by it. Knows text: no tokens, no tools, nothing is run here."""
 
+import json
 import re
 from collections.abc import Callable, Collection, Sequence
-from copy import deepcopy
+from copy import copy, deepcopy
 from dataclasses import dataclass
 from functools import lru_cache
+from inspect import ismethod
 from itertools import chain
 from typing import Any, Literal
 
 from transformers import PreTrainedTokenizerBase
+from transformers.utils import get_json_schema
 
 from ..trajectory import Message, ToolCall
 from .response_templates import find_response_template
@@ -47,6 +50,7 @@ class ParsedTurn:
 MAX_DEPTH = 64  # of lists and objects inside the arguments; more would exhaust Python's stack where they are copied
 HALF_CHARACTER = re.compile("[\ud800-\udfff]")
 REMEMBERED = 1024  # turns whose reading is kept
+REMEMBERED_TOOLS = 64  # sets of tools by which turns are read
 TurnParser = Callable[[str], ParsedTurn]  # anything that reads the decoded turn, control tokens included
 
 
@@ -78,6 +82,24 @@ class TemplateParser:
         self.stop_texts = [str(tokenizer.decode([token_id])) for token_id in sorted(stop_token_ids)]
         self.response_template, self.opening = find_response_template(tokenizer, tools, template_kwargs or {})
         self.read_once = lru_cache(maxsize=REMEMBERED)(self.read)
+        self.typing_by = lru_cache(maxsize=REMEMBERED_TOOLS)(self._typing_by)
+
+    def for_tools(self, tools: Sequence[Callable[..., Any]]) -> "TemplateParser":
+        """The parser for a rollout with these tools: other rollouts may have other ones of the same name."""
+        if not self.tools or all(self._knows_only(tool) for tool in tools):
+            return self
+        return self.typing_by(json.dumps([get_json_schema(tool) for tool in tools]))
+
+    def _knows_only(self, tool: Callable[..., Any]) -> bool:
+        """Whether it is this function, of whichever instance, that the parser knows by its name, and no other."""
+        named = [own for own in self.tools or () if callable(own) and own.__name__ == tool.__name__]
+        return bool(named) and all(function_of(own) is function_of(tool) for own in named)
+
+    def _typing_by(self, schemas: str) -> "TemplateParser":
+        other = copy(self)
+        other.tools = json.loads(schemas)
+        other.read_once = lru_cache(maxsize=REMEMBERED)(other.read)
+        return other
 
     def __call__(self, text: str) -> ParsedTurn:
         return deepcopy(self.read_once(text))  # members of a group often say the same; each gets arguments of its own
@@ -105,6 +127,10 @@ class TemplateParser:
         for stop_text in self.stop_texts:
             text = text.removesuffix(stop_text)
         return text
+
+
+def function_of(tool: Any) -> Any:
+    return tool.__func__ if ismethod(tool) else tool
 
 
 def read_calls(message: Message) -> tuple[ToolCall, ...]:

@@ -66,7 +66,7 @@ class TurnLoop:
         if self.protocol is not None:
             sample = self.protocol.cut(sample)
         was_cut = sample.finish_reason == "length"
-        turn = self.plain(sample) if was_cut or self.parser is None else self.read(sample)
+        turn = self.plain(sample) if was_cut or self.parser is None else self.read(state, sample)
         state.add_turn(sample, turn)
         state.closed = sample.token_ids[-1] in self.stop_ids
         if was_cut:
@@ -78,10 +78,11 @@ class TurnLoop:
         elif not self.has_room_for_results(state):
             state.finish(StopReason.CONTEXT_FULL)
 
-    def read(self, sample: Sample) -> ParsedTurn:
-        assert self.parser is not None
+    def read(self, state: RolloutState, sample: Sample) -> ParsedTurn:
+        parser = state.parser or self.parser
+        assert parser is not None
         try:
-            turn = self.parser(str(self.tokenizer.decode(list(sample.token_ids))))
+            turn = parser(str(self.tokenizer.decode(list(sample.token_ids))))
         except InconsistentTurn:
             raise
         except UNREADABLE_TEXT as error:

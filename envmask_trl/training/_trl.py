@@ -228,8 +228,7 @@ class HookedGRPOTrainer(AcrossProcesses, GRPOTrainer):
             yield model
 
     def tokenize_prompts(self, prompts: list) -> list[list[int]]:
-        encode = lambda some: self._tokenize_prompts(some)[0]  # noqa: E731
-        return encode(prompts) if self.environments else once_per_run(encode, prompts)
+        return once_per_run(lambda some: self._tokenize_prompts(some)[0], prompts)
 
     @property
     def standalone_tools(self) -> list[Callable[..., Any]]:
@@ -283,17 +282,15 @@ class HookedGRPOTrainer(AcrossProcesses, GRPOTrainer):
     def close_environments(self) -> None:
         """End the rollouts' environments that can be closed; TRL makes new ones, and reuses the others."""
         environments: list[object] = self.environments or []
-        for environment in environments:
-            if callable(getattr(environment, "close", None)):
-                self.close_environment(environment)
-                for pool in self._environment_pool.values():
-                    pool[:] = [instance for instance in pool if instance is not environment]
+        ended = [env for env in environments if callable(getattr(env, "close", None))]
+        self.end_environments(ended)
+        for pool in self._environment_pool.values() if ended else ():
+            pool[:] = [instance for instance in pool if not any(instance is env for env in ended)]
 
     def close_idle_environments(self) -> None:
         """Close what TRL still keeps for later batches."""
-        for pool in (self._environment_pool if self.environment_factories is not None else {}).values():
-            for environment in pool:
-                self.close_environment(environment)
+        pools: dict[Any, list] = self._environment_pool if self.environment_factories is not None else {}
+        self.end_environments([environment for pool in pools.values() for environment in pool])
 
-    def close_environment(self, environment: object) -> None:
-        raise NotImplementedError(f"{type(self).__name__} must define close_environment")
+    def end_environments(self, environments: list[object]) -> None:
+        raise NotImplementedError(f"{type(self).__name__} must define end_environments")

@@ -6,6 +6,7 @@ from transformers.utils import logging
 
 from ..inspect.template_check import TOOLS_NOT_SHOWN, judge_template
 from ..inspect.template_verdict import FindingKind
+from ..rollout.content_guard import ContentGuard
 from ..rollout.loop import BESIDE_A_PROTOCOL
 from ..rollout.observations import ObservationEncoder
 from ..rollout.tool_calls import TemplateParser, TurnParser
@@ -52,6 +53,15 @@ def chat_format(
         template_kwargs=kwargs,
     )
     return parser, encoder
+
+
+def environment_guard(trainer: "EnvMaskGRPOTrainer") -> ContentGuard | None:
+    """Keeps what environments say in `reset` from becoming control tokens, as the encoder does for tools."""
+    if trainer.environment_factories is None:
+        return None
+    if trainer.encoder is not None:
+        return trainer.encoder.guard
+    return ContentGuard(trainer.processing_class, trainer.args.control_tokens)
 
 
 def check_template_of(trainer: "EnvMaskGRPOTrainer", *, ignore: FindingKind | None) -> None:

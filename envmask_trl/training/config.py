@@ -86,7 +86,9 @@ class EnvMaskGRPOConfig(GRPOConfig):
     strict_observations: bool = option(False, "In the mode 'diff', such a change raises instead of being realigned.")
     max_malformed_calls: int = option(3, "Calls that could not be run before a rollout is given up.")
     min_answer_tokens: int = option(8, "Room that an observation must leave for the model's next turn.")
-    tool_timeout_s: float = option(30.0, "Deadline of one tool call in seconds.")
+    tool_timeout_s: float = option(
+        30.0, "Deadline in seconds of one tool call, and of an environment's reset and close."
+    )
     tool_retries: int = option(0, "Further tries after a tool raised, within the same deadline.")
     overlap_tools: bool = option(
         True,

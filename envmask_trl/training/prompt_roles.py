@@ -1,4 +1,7 @@
-"""Does the chat template show every message of a data set's prompts, in a role it knows? Knows Arrow: no trainer."""
+"""Does the chat template show every message of a data set's prompts, in a role it knows? Knows Arrow: no trainer.
+
+Contents are shown as texts, see `rollout/message_text.py`, and so is the mark that is looked for here.
+"""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -7,10 +10,11 @@ import pyarrow
 from datasets import Dataset
 from jinja2 import TemplateError
 from pyarrow import compute
-from pyarrow.types import is_large_list, is_list, is_struct
+from pyarrow.types import is_large_list, is_large_string, is_list, is_string, is_struct
 from transformers import PreTrainedTokenizerBase
 from transformers.utils import logging
 
+from ..rollout.message_text import with_texts
 from ..rollout.response_templates import QUESTION, render
 
 logger = logging.get_logger(__name__)
@@ -29,6 +33,7 @@ def check_roles(name: str, dataset: Dataset, tokenizer: PreTrainedTokenizerBase,
     Raises:
         ValueError: names the data set, the row and the role.
     """
+    check_contents(name, dataset)
     columns = list(role_columns(dataset))
     template = kwargs.get("chat_template") or tokenizer.chat_template
     if columns and not template:
@@ -57,12 +62,29 @@ def check_roles(name: str, dataset: Dataset, tokenizer: PreTrainedTokenizerBase,
         )
 
 
+def check_contents(name: str, dataset: Dataset) -> None:
+    """Refuse contents in which there is something else than text, with the row."""
+    column = dataset.select_columns(["prompt"]).with_format("arrow")[:]["prompt"]
+    if not is_messages(column.type) or column.type.value_type.get_field_index("content") < 0:
+        return
+    kind = column.type.value_type.field("content").type
+    if is_string(kind) or is_large_string(kind):
+        return
+    for row, prompt in enumerate(prompt.as_py() for prompt in column):
+        try:
+            with_texts(prompt)
+        except ValueError as error:
+            raise ValueError(f"{name} has in row {row} a prompt that cannot be shown: {error}") from error
+
+
+def is_messages(kind: Any) -> bool:
+    return (is_list(kind) or is_large_list(kind)) and is_struct(kind.value_type)
+
+
 def role_columns(dataset: Dataset) -> Iterator[tuple[Any, Any, int]]:
     """Of each chunk: where its prompts begin, [rows + 1], the roles of all messages, and its first row's number."""
     column = dataset.select_columns(["prompt"]).with_format("arrow")[:]["prompt"]
-    if not (is_list(column.type) or is_large_list(column.type)) or not is_struct(column.type.value_type):
-        return
-    if column.type.value_type.get_field_index("role") < 0:
+    if not is_messages(column.type) or column.type.value_type.get_field_index("role") < 0:
         return
     first = 0
     for chunk in column.chunks:

@@ -15,7 +15,7 @@ from ..inspect.audit_report import AuditReport
 from ..inspect.first_step import FirstStepAudit
 from ..inspect.records import rollout_columns, save_rollouts
 from ..packing import pack_rollouts
-from ..rollout.environments import close_environment
+from ..rollout.environment_runs import close_environments
 from ..rollout.loop import run_rollouts
 from ..rollout.samplers import Sampler
 from ..rollout.search.tag_protocol import TagProtocol
@@ -25,7 +25,7 @@ from ..rollout.tools import ToolRunner
 from ..trajectory import Trajectory
 from ._trl import any_template_accepted
 from ._trl_environments import GuardedEnvironments
-from .chat_format import chat_format
+from .chat_format import chat_format, environment_guard
 from .checkpoints import checkpoint_to_resume
 from .config import DEFAULT_ITERATIONS, EnvMaskGRPOConfig
 from .left_out import left_out
@@ -46,6 +46,7 @@ from .rollout_function import checked_rollout_func
 from .rows import check_finite, to_columns, trl_rows
 from .sampling import engine_stops_at, keeps_cache, open_sampler
 from .shared_prefix import tree_forward
+from .shown_prompts import shown_prompts
 from .step_log import StepLog
 from .step_times import StepTimes
 from .trainer_arguments import check_given, check_output_dir, check_trainer
@@ -121,6 +122,7 @@ class EnvMaskGRPOTrainer(GuardedEnvironments):
         self.tree_forward = tree_forward(self.model, wanted=self.args.shared_prefix)
         self.tool_runner = ToolRunner(timeout_s=self.args.tool_timeout_s, retries=self.args.tool_retries)
         self.parser, self.encoder = chat_format(self, parser)
+        self.guard = environment_guard(self)
         self.times = StepTimes()
         self.step_log = StepLog(self)
         rollouts = Path(str(self.args.output_dir), "rollouts")
@@ -153,7 +155,7 @@ class EnvMaskGRPOTrainer(GuardedEnvironments):
 
     def roll_out(self, prompts: list) -> dict[str, Any]:
         """Play the rollouts of one generation batch and align everything that belongs to a row."""
-        max_total_length = self.max_model_length
+        max_total_length, prompts = self.max_model_length, shown_prompts(prompts, self.tools)
         with open_sampler(self) as sampler:
             self.trajectories = run_rollouts(
                 prompts,
@@ -267,8 +269,8 @@ class EnvMaskGRPOTrainer(GuardedEnvironments):
         """Ids that end a completion; one inside an observation that is trained must not, nor one under a given mask."""
         return self.eos_token_ids if self.args.mask_env_tokens and self.rollout_func is None else None
 
-    def close_environment(self, environment: object) -> None:
-        close_environment(environment, runner=self.tool_runner)
+    def end_environments(self, environments: list[object]) -> None:
+        close_environments(environments, runner=self.tool_runner)
 
 
 def longest(columns: dict[str, list]) -> int:
