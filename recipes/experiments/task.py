@@ -3,7 +3,7 @@
 observation  what the weather tool answers                              tokens
 number       27                                                              2
 report       {"city":"Oslo","wind":41,"temperature":27,...}, ten fields     30
-long         the same and "hourly":[41,63,...], sixteen numbers             82
+long         the same and "hourly":[41,63,...], sixteen numbers             79
 """
 
 import json
