@@ -58,6 +58,7 @@ def main(script: ScriptArguments, config: EnvMaskGRPOConfig, model: ModelConfig)
     ProgressLine("GRPO").instead_of_the_log(trainer)
     trainer.train(resume_from_checkpoint=resume)
     trainer.save_model(config.output_dir)
+    trainer.accelerator.end_training()
 
 
 def make_trainer(script: ScriptArguments, config: EnvMaskGRPOConfig, model: ModelConfig) -> EnvMaskGRPOTrainer:

@@ -10,6 +10,7 @@ row  turns of the model                     tokens that are trained
 from pathlib import Path
 from typing import Any
 
+import torch
 from datasets import Dataset
 from torch import Tensor
 
@@ -113,6 +114,12 @@ def make_trainer(
         environment_factory=Room,
         **arguments,
     )
+
+
+def leave_the_others() -> None:
+    """End a process of several as scripts should: one whose group is still open may be aborted while it ends."""
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
 
 
 def weights_after_the_step(output_dir: Path, **options: Any) -> dict[str, Tensor]:

@@ -91,6 +91,7 @@ def main(script: ScriptArguments, config: SFTConfig, model_config: ModelConfig) 
         refuse(error)
     trainer.train()
     trainer.save_model(config.output_dir)
+    trainer.accelerator.end_training()
 
 
 def refuse(error: Exception) -> NoReturn:
