@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from .scripted_training import ROWS, leave_the_others, length, weights_after_the_step
+from .scripted_training import ROWS, end_process, length, weights_after_the_step
 
 CREDITS = ("turn", "gigpo")
 
@@ -47,4 +47,4 @@ def main(folder: Path) -> None:
 
 if __name__ == "__main__":
     main(Path(sys.argv[1]))
-    leave_the_others()
+    end_process()

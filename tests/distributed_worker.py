@@ -14,7 +14,7 @@ import torch
 
 from envmask_trl import ParsedTurn, ToolCall
 
-from .scripted_training import ROWS, PlaysRows, Room, leave_the_others, length, make_trainer
+from .scripted_training import ROWS, PlaysRows, Room, end_process, length, make_trainer
 from .tiny import impatient_model, tiny_tokenizer
 
 SCENARIOS = ("grpo", "dapo", "generate")
@@ -86,4 +86,4 @@ def main(folder: Path) -> None:
 
 if __name__ == "__main__":
     main(Path(sys.argv[1]))
-    leave_the_others()
+    end_process()

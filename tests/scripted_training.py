@@ -7,6 +7,8 @@ row  turns of the model                     tokens that are trained
 5    an answer longer than its budget       none: it is unfinished, and `mask_loss` leaves it out
 """
 
+import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -116,10 +118,13 @@ def make_trainer(
     )
 
 
-def leave_the_others() -> None:
-    """End a process of several as scripts should: one whose group is still open may be aborted while it ends."""
+def end_process() -> None:
+    """End one process of several, at once: on a busy machine torch sometimes aborts it while the interpreter ends."""
     if torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
 
 
 def weights_after_the_step(output_dir: Path, **options: Any) -> dict[str, Tensor]:

@@ -1,6 +1,7 @@
 """An environment that fails ends its own rollout: the error is kept, the others go on, and nothing is left open."""
 
 import _thread
+import signal
 import threading
 import time
 
@@ -126,7 +127,15 @@ def test_infrastructure_that_is_gone_for_all_is_no_fault_of_the_script():
     assert ends(played) == [(ENV_ERROR, "RolloutAborted: no container")] * 2
 
 
-def test_the_users_own_ctrl_c_while_environments_are_reset_propagates_and_closes_them():
+@pytest.fixture
+def interruptible():
+    """A shell's background jobs inherit that Ctrl-C is ignored."""
+    inherited = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, inherited)
+
+
+def test_the_users_own_ctrl_c_while_environments_are_reset_propagates_and_closes_them(interruptible):
     class Slow(Room):
         def reset(self, **row):
             _thread.interrupt_main()

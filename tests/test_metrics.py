@@ -206,7 +206,7 @@ def test_two_processes_log_the_rollouts_of_both(tmp_path):
 
 if __name__ == "__main__":
     worker(Path(sys.argv[1]))
-    scripted_training.leave_the_others()
+    scripted_training.end_process()
 
 
 def test_a_line_of_progress_has_a_few_of_the_keys_and_leaves_the_log_to_the_trackers(capsys):
