@@ -243,3 +243,13 @@ def test_a_finish_reason_that_the_loop_does_not_know_is_refused(reason):
 def test_a_limit_that_is_no_whole_number_is_named(name, value):
     with pytest.raises(ValueError, match=f"RolloutLimits.{name} is {value!r}, expected a whole number"):
         RolloutLimits(**{name: value})
+
+
+@pytest.mark.parametrize("wrong", [{"sampler": None}, {"stop_token_ids": 5}])
+def test_a_wrong_sampler_is_told_before_an_environment_is_made(wrong):
+    def make():
+        raise AssertionError("made")
+
+    given = {"tokenizer": tokenizer(), "sampler": ScriptedSampler([[ids(ANSWER)]]), "environments": make, **wrong}
+    with pytest.raises(ValueError, match=r"sampler is a NoneType|stop_token_ids is 5"):
+        run_rollouts([PROMPT], **given)

@@ -1,4 +1,4 @@
-"""What `run_rollouts` is given, checked before anything is opened. Knows arguments: plays no turn."""
+"""What `run_rollouts` is given, checked before a turn is played; the most of it before an environment is made."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
@@ -74,15 +74,10 @@ def check_prompt_ids(prompts: Sequence[Any], prompt_ids: Sequence[Sequence[int]]
         raise ValueError(f"prompt_ids of prompt {empty[0]} is empty, expected at least one token")
 
 
-def known_stop_ids(
-    given: Collection[int] | None, sampler: Any, tokenizer: PreTrainedTokenizerBase, *, needed: bool
-) -> frozenset[int]:
+def known_stop_ids(given: Collection[int] | None, sampler: Any, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
     """Every id that ends a turn: those given, else those the sampler stops at, else the tokenizer's eos.
 
     One set decides where a turn ends, what closes it and what is no content; a model may stop at more ids than eos.
-
-    Raises:
-        ValueError: there is none and tools `needed` one.
     """
     if not callable(getattr(sampler, "sample", None)):
         raise ValueError(
@@ -92,9 +87,13 @@ def known_stop_ids(
     if given is not None and (isinstance(given, (int, str)) or None in given):
         raise ValueError(f"stop_token_ids is {given!r}, expected a collection of token ids such as {{2}}")
     found = given if given is not None else getattr(sampler, "stop_ids", None) or {tokenizer.eos_token_id} - {None}
-    if needed and given is None and not found:
-        raise ValueError("the tokenizer has no eos token, which ends a turn; set tokenizer.eos_token or stop_token_ids")
     return frozenset(found)
+
+
+def check_turns_end(given: Collection[int] | None, stop_ids: Collection[int]) -> None:
+    """Raise where no id ends a turn, and it was not asked for."""
+    if given is None and not stop_ids:
+        raise ValueError("the tokenizer has no eos token, which ends a turn; set tokenizer.eos_token or stop_token_ids")
 
 
 def check_encoder(encoder: Any, tools: Sequence[Callable[..., Any]] | None, template_kwargs: Mapping[str, Any]) -> None:

@@ -11,7 +11,7 @@ from typing import Any, cast
 from transformers import PreTrainedTokenizerBase
 
 from ..trajectory import StopReason, Trajectory
-from .arguments import check_arguments, check_encoder, check_parser_has_use, known_stop_ids
+from .arguments import check_arguments, check_encoder, check_parser_has_use, check_turns_end, known_stop_ids
 from .content_guard import ContentGuard
 from .environments import tools_by_name
 from .episodes import Environments, Episode, all_tools, encode_prompt, open_episodes
@@ -98,6 +98,7 @@ def run_rollouts(
     check_tokenizer(tokenizer)
     if protocol is not None and (tools or row_tools or environments):
         raise ValueError(BESIDE_A_PROTOCOL)
+    stop_ids = known_stop_ids(stop_token_ids, sampler, tokenizer)
     limits, kwargs = limits or RolloutLimits(), dict(template_kwargs or {})
     guard = (encoder.guard if encoder is not None else ContentGuard(tokenizer)) if environments else None
     with (
@@ -121,10 +122,10 @@ def run_rollouts(
             check_encoder(encoder, used, kwargs)
         own = protocol.tools if protocol is not None else None
         states = [new_state(i, *pair, limits, own) for i, pair in enumerate(zip(episodes, prompt_ids, strict=True))]
-        stop_ids = known_stop_ids(stop_token_ids, sampler, tokenizer, needed=bool(used))
         if protocol is not None:
             parser, encoder = parser or protocol.parse, encoder or protocol.encoder(limits)
         elif used:
+            check_turns_end(stop_token_ids, stop_ids)
             parser = parser or TemplateParser(tokenizer, tools=used, stop_token_ids=stop_ids, template_kwargs=kwargs)
             encoder = encoder or template_encoder(tokenizer, used, stop_ids, limits, kwargs)
         check_parser_has_use(parser, encoder, any_prompt=bool(episodes))

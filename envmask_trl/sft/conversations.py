@@ -19,6 +19,7 @@ from ..rollout.response_templates import QUESTION, render
 from ..rollout.state import numbered
 from ..rollout.tool_calls import read_calls
 from ..rollout.tool_context import hide_context
+from ..rollout.turn_loop import UNREADABLE
 from ..trajectory import Message, Source, ToolCall
 from .arrow import restored, tools_of_row
 from .message_check import check_messages, is_learned, with_text
@@ -246,4 +247,4 @@ def in_order_of(results: Sequence[Message], calls: tuple[ToolCall, ...]) -> tupl
 
 def stand_in_calls(results: Sequence[Message], turn: int) -> tuple[ToolCall, ...]:
     """Calls for results whose turn shows none, as after a call that could not be read."""
-    return numbered(tuple(ToolCall("", str(result.get("name") or "unreadable_call"), {}) for result in results), turn)
+    return numbered(tuple(ToolCall("", str(result.get("name") or UNREADABLE), {}) for result in results), turn)
