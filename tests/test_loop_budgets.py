@@ -100,6 +100,17 @@ def test_a_tool_is_not_run_when_no_result_of_it_could_be_answered():
     assert row.stop_reason is StopReason.CONTEXT_FULL and row.unfinished and runs == []
 
 
+def test_a_short_result_is_not_refused_for_the_room_that_a_long_one_with_a_long_mark_would_take():
+    """Room for the call, the scaffold, "[cut]" with four tokens beside it, and a short answer: "7 C" needs less."""
+    (free,) = play([call(), ANSWER])
+    observed = free.sources.count(Source.TEMPLATE) + len(ids("[cut]")) + 4
+    room = len(ids(call())) + observed + RolloutLimits().min_answer_tokens
+    (row,) = play([call(), ANSWER], limits=RolloutLimits(max_completion_length=room))
+    assert row.completion_ids == free.completion_ids and len(row.tool_results) == 1
+    (none,) = play([call(), ANSWER], limits=RolloutLimits(max_completion_length=room - 1))
+    assert none.stop_reason is StopReason.CONTEXT_FULL and not none.tool_results
+
+
 def test_a_result_and_an_answer_that_fit_exactly_are_kept():
     """Budget = turn + block + the room for an answer, not one token less."""
     (free,) = play([call(), ANSWER])

@@ -7,6 +7,7 @@ from .limits import Cut
 Offsets = Callable[[str], list[tuple[int, int]]]  # from a text to the start and end of each of its tokens
 
 CHARACTERS_PER_TOKEN = 8  # where a text has more, as runs of one character do, more of it is tokenised
+SHORT_MARK = " [cut] "  # where there is no room for one that says how much
 SPARE_TOKENS = 4  # tried beyond the estimate: tokens may merge at the mark, and the mark loses its space at an end
 
 
@@ -22,7 +23,7 @@ def cut_text(text: str, max_tokens: int, cut: Cut, offsets: Offsets) -> str:
     if len(spans) <= max_tokens and len(shortened) == len(text):
         return text
     total = str(len(spans)) if len(shortened) == len(text) else f"over {len(spans)}"
-    marks = (cut_mark(cut, total), " [cut] ", "")
+    marks = (cut_mark(cut, total), SHORT_MARK, "")
     mark = next(each for each in marks if not each or len(offsets(each.strip())) <= max_tokens)
     if not mark:
         return ""

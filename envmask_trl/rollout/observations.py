@@ -15,7 +15,7 @@ from transformers import PreTrainedTokenizerBase
 from ..trajectory import Segment, ToolCall
 from .content_guard import ContentGuard, ControlTokenPolicy, SourcedToken, joined
 from .drift import Drift
-from .fitting import cut_mark, cut_text, even_limits
+from .fitting import SHORT_MARK, cut_text, even_limits
 from .limits import Cut
 from .rendered_history import History, HistoryRenderer, told
 from .turn_block import BlockRenderer, Renderer, TurnBlock
@@ -104,7 +104,7 @@ class ObservationEncoder:
         self.guard = ContentGuard(tokenizer, control_tokens, self.renderer.marks)
         self.tokenise_once = lru_cache(maxsize=REMEMBERED)(self.guard.tokenise)
         self.history_renderer = HistoryRenderer(template, self.guard, strict=strict) if mode == "diff" else None
-        self.min_content_tokens = len(self.guard.offsets(cut_mark(cut, "over 100000"))) + TOKENS_BESIDE_MARK
+        self.min_content_tokens = len(self.guard.offsets(SHORT_MARK.strip())) + TOKENS_BESIDE_MARK
         self._said: set[str] = set()
         self._scaffold_tokens: dict[tuple[TurnBlock, bool], int] = {}
 
