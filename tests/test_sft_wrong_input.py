@@ -140,3 +140,10 @@ def test_weights_and_tags_of_a_wrong_type_are_refused_in_one_sentence(make):
     with pytest.raises(ValueError, match="expected") as error:
         make()
     assert "\n" not in str(error.value)
+
+
+def test_a_tokenizer_without_an_eos_is_told_to_have_one():
+    tokenizer = tiny_tokenizer()
+    tokenizer.eos_token = None
+    with pytest.raises(ValueError, match=r"no eos token, which ends a turn; set tokenizer.eos_token or stop_token_ids"):
+        mask_observations({"messages": [[QUESTION, ANSWER]]}, tokenizer=tokenizer)

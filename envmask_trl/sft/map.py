@@ -7,6 +7,7 @@ from typing import Any
 from datasets import Dataset
 from transformers import PreTrainedTokenizerBase
 
+from ..rollout.arguments import check_turns_end
 from ..trajectory import Source
 from .conversations import ConversationReader, Tools
 from .parts import IGNORED, Part, PartWeights, Reason, RowProblem
@@ -73,7 +74,8 @@ def mask_observations(
     kwargs = dict(template_kwargs or {})
     reader: ConversationReader | TaggedTextReader
     if tags is None:
-        stop_ids = {tokenizer.eos_token_id} if stop_token_ids is None else set(stop_token_ids)
+        stop_ids = {tokenizer.eos_token_id} - {None} if stop_token_ids is None else set(stop_token_ids)
+        check_turns_end(stop_token_ids, stop_ids)
         reader = ConversationReader(tokenizer, stop_token_ids=stop_ids, template_kwargs=kwargs, by_kind=weights.by_part)
     else:
         reader = TaggedTextReader(
