@@ -91,6 +91,10 @@ def test_the_values_of_options_are_those_that_trl_knows():
         assert {value for found in compared for value in re.findall(r"\w+", found)} == set(values), name
 
 
+def test_a_processor_and_the_tags_of_a_model_card_are_known_by_these_names():
+    assert "self._is_vlm = " in SOURCE and GRPOTrainer._tag_names == ["trl", "grpo"]
+
+
 def test_the_hooked_trainer_leaves_the_constructor_to_trl():
     assert HookedGRPOTrainer.__init__ is GRPOTrainer.__init__
     assert "max_tool_calling_iterations" in GRPOConfig.__dataclass_fields__

@@ -22,6 +22,7 @@ from .processes import AcrossProcesses
 from .reward_checks import check_groups
 from .rows import once_per_run
 from .step_times import StepTimes
+from .swapped import swapped
 
 HOOKS = (  # private methods of GRPOTrainer that are overridden or called here
     *("_generate", "_generate_single_turn", "_tokenize_prompts", "_generate_and_score_completions"),
@@ -64,19 +65,10 @@ def only_labelled_positions_scored() -> Iterator[None]:
         yield
 
 
-@contextmanager
-def swapped(holder: Any, name: str, value: Any) -> Iterator[None]:
-    before = getattr(holder, name)
-    setattr(holder, name, value)
-    try:
-        yield
-    finally:
-        setattr(holder, name, before)
-
-
 class HookedGRPOTrainer(AcrossProcesses, GRPOTrainer):
     """TRL's trainer with named hooks: roll_out, after_scoring, adjust_rewards, prepare_windows, scored_model."""
 
+    _tag_names = ["trl", "grpo", "envmask"]  # noqa: RUF012
     args: Any
     model: Any
     times: StepTimes
@@ -229,6 +221,11 @@ class HookedGRPOTrainer(AcrossProcesses, GRPOTrainer):
 
     def tokenize_prompts(self, prompts: list) -> list[list[int]]:
         return once_per_run(lambda some: self._tokenize_prompts(some)[0], prompts)
+
+    @property
+    def has_processor(self) -> bool:
+        """Whether it was given a processor, for images too, in place of a tokenizer."""
+        return bool(self._is_vlm)
 
     @property
     def standalone_tools(self) -> list[Callable[..., Any]]:

@@ -83,7 +83,6 @@ class EnvMaskGRPOTrainer(GuardedEnvironments):
             template whose calls cannot be read.
     """
 
-    _tag_names = ["trl", "grpo", "envmask"]  # noqa: RUF012
     args: EnvMaskGRPOConfig
     processing_class: PreTrainedTokenizerBase
 
@@ -108,7 +107,7 @@ class EnvMaskGRPOTrainer(GuardedEnvironments):
         with any_template_accepted():
             super().__init__(model, reward_funcs, args, train_dataset, *further, **kwargs)
         self.args = EnvMaskGRPOConfig.from_grpo_config(self.args)
-        if self._is_vlm:
+        if self.has_processor:
             raise ValueError("EnvMaskGRPOTrainer got a processor, expected a tokenizer: images are not supported yet")
         self.protocol = protocol
         check_trainer(self, parser=parser)
