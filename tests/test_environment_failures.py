@@ -1,6 +1,8 @@
 """An environment that fails ends its own rollout: the error is kept, the others go on, and nothing is left open."""
 
 import _thread
+import contextvars
+import functools
 import signal
 import threading
 import time
@@ -190,3 +192,36 @@ def test_an_observation_for_a_prompt_that_is_a_text_is_refused():
 
     with pytest.raises(ValueError, match="the prompt is a text, to which the observation of reset cannot be added"):
         play([], tools=(), environments=Says, prompts=["text"])
+
+
+TASK = contextvars.ContextVar("task", default="none")
+
+
+def test_a_reset_is_called_as_it_is_decorated_and_sees_the_callers_context():
+    def only_gold(reset):
+        @functools.wraps(reset)
+        def decorated(self, **row):
+            Room.reset(self)
+            return reset(self, row["gold"])
+
+        return decorated
+
+    class Decorated(Room):
+        @only_gold
+        def reset(self, gold):
+            return f" {gold} {TASK.get()}"
+
+    token = TASK.set("today")
+    (row,) = play([ANSWER], tools=(), environments=Decorated, rows=[{"gold": 7}])
+    TASK.reset(token)
+    assert ends([row]) == [(ANSWERED, "")] and row.prompt[-1]["content"].endswith(" 7 today")
+
+
+def test_a_reset_that_is_bound_to_the_main_thread_is_told_where_it_runs():
+    class Bound(Room):
+        def reset(self, **row):
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+
+    said = r"no environment could be started .* main thread .* \(resets run outside of the main thread, as tools do\)"
+    with pytest.raises(ValueError, match=said):
+        play([], tools=(), environments=Bound)

@@ -1,5 +1,7 @@
 """Samplers: every row under its own budget, up to its own stop token, and none with another row's turn."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
@@ -108,6 +110,7 @@ class Engine:
 
     eos_token_ids = (19,)
     engine_waits = True
+    args = SimpleNamespace(generation_kwargs=None)
 
     def __init__(self, *, rank: int, other_rows: int):
         self.rank, self.other_rows = rank, other_rows
@@ -139,10 +142,14 @@ def test_no_process_gets_the_turns_of_another_when_they_have_unequal_numbers_of_
 
 def test_a_turn_that_an_engine_ended_at_a_stop_string_of_its_own_is_whole():
     engine = Engine(rank=0, other_rows=0)
-    engine.stop = "a text, not a token"
+    engine.args = SimpleNamespace(generation_kwargs={"stop": ["a text, not a token"]})
     engine.sample_turn = lambda prompts, max_new_tokens: ([[10, 11], [10, 11], [10, 19]], [None] * 3)
-    samples = TRLSampler(engine).sample([Context(n, (1,)) for n in range(3)], [4, 2, 4])
+    contexts = [Context(n, (1,)) for n in range(3)]
+    samples = TRLSampler(engine).sample(contexts, [4, 2, 4])
     assert [sample.finish_reason for sample in samples] == ["stop", "length", "stop"]
+    del engine.args  # then it ran into a limit of its own
+    samples = TRLSampler(engine).sample(contexts, [4, 2, 4])
+    assert [sample.finish_reason for sample in samples] == ["length", "length", "stop"]
 
 
 def test_logprobs_are_cut_where_their_ids_were_and_an_unknown_one_is_nan():

@@ -102,6 +102,15 @@ def test_json_text_keeps_all_its_nulls():
     assert '"x-note": null' in tiny_tokenizer().decode(rows["input_ids"][0])
 
 
+def test_a_default_that_arrow_filled_in_is_none_and_its_argument_is_not_learned():
+    """Another tool's parameter of the same name has one."""
+    filled = {"type": "integer", "default": None}
+    assert without_nulls({"properties": {"limit": filled}}) == {"properties": {"limit": {"type": "integer"}}}
+    schema = nested("listing")["function"] | {"parameters": {"type": "object", "properties": {"limit": filled}}}
+    batch = {"messages": [conversation(nested("listing", limit=None))], "tools": [[{"function": schema}]]}
+    assert calls_learned(mask_observations(batch, tokenizer=tokenizer_of_any_call())) == ["{}"]
+
+
 def test_a_schema_in_structs_keeps_a_null_default_and_loses_other_rows_keys():
     unit = {"type": "string", "default": None, "enum": ["C", None], "description": None, "items": None}
     schema = {"parameters": {"properties": {"unit": unit, "default": None, "const": None}, "required": None}}

@@ -49,7 +49,7 @@ def test_blocks_of_text_are_the_text_in_every_role_under_a_template_that_prints_
 def test_a_block_that_is_no_text_drops_its_row_in_every_role(block):
     for role in ("system", "user", "assistant"):
         out = masked([{"role": role, "content": [block]}, *([] if role == "assistant" else [QUESTION, ANSWER])])
-        assert f"{role}'s content is " in out["problem"][0] and "expected a text" in out["problem"][0]
+        assert f"{role}'s content holds " in out["problem"][0] and "expected a text" in out["problem"][0]
 
 
 @pytest.mark.parametrize(
@@ -159,4 +159,16 @@ def test_a_turn_that_its_message_says_not_to_learn_stays_visible(flag):
 @pytest.mark.parametrize("value", ["0", "false", 0.5, 2, [0]], ids=str)
 def test_a_flag_that_is_neither_0_nor_1_drops_its_row(value):
     problem = masked([QUESTION, {**ANSWER, "weight": value}])["problem"][0]
-    assert problem == f"not_a_rollout: message 1 has the weight {value!r}, expected 0, 1, false or true"
+    assert problem == f"not_a_rollout: message 1 has the weight {value!r}, expected 0 or 1; leave it out to learn it"
+
+
+@pytest.mark.parametrize("value", [0.73, 2, "no"])
+def test_a_number_that_was_logged_beside_a_message_is_no_flag(value):
+    assert learned(masked([QUESTION, {**ANSWER, "loss": value}])) == learned(masked([QUESTION, ANSWER]))
+
+
+def test_a_thought_that_the_content_holds_too_is_not_missed():
+    """Under a template that does not know the field."""
+    twice = {"role": "assistant", "content": "<think>\nhm\n</think>yo", "reasoning_content": "hm"}
+    assert masked([QUESTION, twice])["problem"] == [""]
+    assert "leaves out the `reasoning_content`" in masked([QUESTION, {**twice, "content": "yo"}])["problem"][0]

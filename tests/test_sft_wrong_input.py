@@ -41,10 +41,16 @@ def learned(out: dict) -> str:
             "2 results follow 1 calls",
         ),
         ([QUESTION, calling(("a", {}), ("b", {})), RESULT, ANSWER], "1 results follow 2 calls, expected one for each"),
-        ([QUESTION, calling(("a", {})), result([1, 2]), ANSWER], "a tool's content is '[1, 2]', expected a text"),
+        (
+            [QUESTION, calling(("a", {})), result([1, 2]), ANSWER],
+            "a tool's content holds '1', expected a text",
+        ),
         ([QUESTION, calling(("a", {})), result({"x": 1}), ANSWER], "has the content {'x': 1}, expected a text"),
         (math.nan, "messages is float, expected a list of messages"),
-        ([QUESTION, {"role": "assistant", "content": 7}], "an assistant's content is '7', expected a text"),
+        (
+            [QUESTION, {"role": "assistant", "content": 7}],
+            "an assistant's content holds '7', expected a text",
+        ),
     ],
 )
 def test_messages_that_no_rollout_has_are_dropped_with_their_reason(messages, problem):

@@ -7,14 +7,17 @@ import inspect
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, nullcontext, suppress
+from contextvars import copy_context
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from ..trajectory import CallStatus, ToolCall, ToolResult
-from .content_guard import ContentGuard
+from .content_guard import WITHHELD, ContentGuard
 from .environments import CLOSED, checked_observation, error_line
 from .tools import ToolJob, ToolRunner
+
+OTHER_THREAD = "resets run outside of the main thread, as tools do"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +55,7 @@ def reset_environments(
     pairs = list(zip(environments, rows, strict=True))
     resets = [partial(checked_reset(env, row), **row) for env, row in pairs]
     outcomes: list[list[Opened]] = [[] for _ in pairs]
-    calls = [partial(keep, *each) for each in zip(environments, resets, outcomes, strict=True)]
+    calls = [partial(copy_context().run, keep, *each) for each in zip(environments, resets, outcomes, strict=True)]
     results = run_each("reset", calls, runner)
     return [
         checked(outcome[0], guard) if result.status is CallStatus.OK else Opened(env, error=not_back(result))
@@ -65,7 +68,9 @@ def checked(opened: Opened, guard: ContentGuard | None) -> Opened:
     observation = checked_observation(opened.environment, opened.observation)
     if observation is None or guard is None:
         return replace(opened, observation=observation)
-    return replace(opened, observation=guard.apply(observation), control_tokens=len(guard.find(observation)))
+    said = guard.apply(observation)
+    said = f"\n{said}" if said == WITHHELD else said  # it stands behind the user's text
+    return replace(opened, observation=said, control_tokens=len(guard.find(observation)))
 
 
 def checked_reset(env: Any, row: Mapping[str, Any]) -> Callable[..., Any]:
@@ -76,7 +81,9 @@ def checked_reset(env: Any, row: Mapping[str, Any]) -> Callable[..., Any]:
     if not callable(reset) or inspect.iscoroutinefunction(reset):
         raise ValueError(f"{kind} must have a reset(**row) that is a method and not async")
     try:
-        inspect.signature(reset).bind(**row)
+        inspect.signature(reset, follow_wrapped=False).bind(**row)
+    except ValueError:  # it does not say what it takes
+        return reset
     except TypeError as error:
         raise ValueError(
             f"{kind}.reset does not take the fields {', '.join(row)} of a row ({error}); add **row to it"
@@ -89,7 +96,8 @@ def keep(env: object, reset: Callable[[], Any], outcome: list[Opened]) -> None:
     try:
         outcome.append(Opened(env, reset()))
     except BaseException as error:  # KeyboardInterrupt too: the user's own is raised in the main thread
-        outcome.append(Opened(env, error=error_line(error)))
+        line = error_line(error)
+        outcome.append(Opened(env, error=f"{line} ({OTHER_THREAD})" if "thread" in line else line))
 
 
 def not_back(result: ToolResult) -> str:

@@ -41,6 +41,6 @@ def joined_text(owner: str, content: Any) -> str:
 
 
 def block_text(block: Any) -> Any:
-    """The text of a block; None of one that holds something else."""
-    is_text = isinstance(block, Mapping) and block.get("type") in (None, "text")
+    """The text of a block of the type "text", or "input_text" and "output_text" as in OpenAI's API; else None."""
+    is_text = isinstance(block, Mapping) and str(block.get("type") or "text").endswith("text")
     return block.get("text") if is_text else None

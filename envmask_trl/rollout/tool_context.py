@@ -32,7 +32,7 @@ class RolloutContext:
     """
 
     index: int  # of the rollout, among those that are played together in this process
-    prompt: Any  # as it was given: equal for the rollouts of a group
+    prompt: Any  # as the template is shown it: equal for the rollouts of a group
     turn: int = 0  # of the model, which wrote the call
     state: dict[str, Any] = field(default_factory=dict)  # the tools' own: empty when the rollout begins
 

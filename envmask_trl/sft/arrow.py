@@ -113,7 +113,7 @@ def tools_of_row(value: Any) -> list[dict[str, Any]]:
 
 
 def without_nulls(schema: Any, *, by_name: bool = False) -> Any:
-    """A JSON schema without null keys, but for a `default` or `const` that is null.
+    """A JSON schema without null keys, but for a `default` or `const` that is null where the rest of it allows null.
 
     Args:
         schema: a schema or a part of one.
@@ -123,7 +123,8 @@ def without_nulls(schema: Any, *, by_name: bool = False) -> Any:
         return [without_nulls(each) for each in schema]
     if not isinstance(schema, dict):
         return schema
-    literal = () if by_name else ("default", "const")
+    rest = {key: each for key, each in schema.items() if key not in ("default", "const")}
+    literal = ("default", "const") if not by_name and allows_null(rest) else ()
     return {
         key: each if key in literal else without_nulls(each, by_name=key == "properties" and not by_name)
         for key, each in schema.items()

@@ -6,12 +6,13 @@ What a field says is read here too: a content as one text, and whether a turn is
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ..rollout.message_text import joined_text
 from ..trajectory import Message
 from .parts import Reason, RowProblem
 
 BEFORE_THE_MODEL = ("system", "developer", "user")
 CONTENT_NEEDED = ("user", "tool")  # an assistant may only call, a system message may be empty
-LEARNED_FLAGS = ("weight", "train", "loss")  # of OpenAI, axolotl and ms-swift
+LEARNED_FLAGS = ("train", "loss")  # of axolotl and ms-swift, as OpenAI's `weight`
 
 
 def check_messages(messages: Any) -> None:
@@ -50,19 +51,13 @@ def with_text(message: Message) -> Message:
         RowProblem: they hold something else, of which no rollout's text is known.
     """
     content = message.get("content")
-    if content is None or isinstance(content, str):
+    if content is None:
         return message
-    blocks = content if isinstance(content, Sequence) else [content]
-    texts = [block.get("text") if is_text_block(block) else None for block in blocks]
-    if not all(isinstance(text, str) for text in texts):
-        article = "an" if message["role"] == "assistant" else "a"
-        raise _problem(f"{article} {message['role']}'s content is {str(content)[:60]!r}, expected a text")
-    return {**message, "content": "".join(map(str, texts))}
-
-
-def is_text_block(block: Any) -> bool:
-    """Whether its type, if it has one, is "text", or "input_text" or "output_text" as OpenAI's API has them."""
-    return isinstance(block, Mapping) and str(block.get("type") or "text").endswith("text")
+    article = "an" if message["role"] == "assistant" else "a"
+    try:
+        return {**message, "content": joined_text(f"{article} {message['role']}'s content", content)}
+    except ValueError as error:
+        raise _problem(str(error)) from error
 
 
 def is_learned(message: Message, number: int) -> bool:
@@ -72,13 +67,13 @@ def is_learned(message: Message, number: int) -> bool:
         is_learned({"role": "assistant", "content": "27", "weight": 0}, 1) == False
 
     Raises:
-        RowProblem: a flag is neither 0 nor 1.
+        RowProblem: a weight is neither 0 nor 1. Another `train` or `loss`, such as a logged number, is no flag.
     """
-    flags = {name: message[name] for name in LEARNED_FLAGS if message.get(name) is not None}
-    for name, value in flags.items():
-        if not isinstance(value, int | float) or value not in (0, 1):
-            raise _problem(f"message {number} has the {name} {value!r}, expected 0, 1, false or true")
-    return all(flags.values())
+    weight = message.get("weight", 1)
+    if weight is not None and (not isinstance(weight, int | float) or weight not in (0, 1)):
+        raise _problem(f"message {number} has the weight {weight!r}, expected 0 or 1; leave it out to learn it")
+    flags = [message.get(name) for name in ("weight", *LEARNED_FLAGS)]
+    return not any(isinstance(flag, int | float) and flag == 0 for flag in flags)
 
 
 def _problem(detail: str) -> RowProblem:

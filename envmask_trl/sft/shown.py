@@ -56,11 +56,16 @@ def with_marks(message: Message, where: str, said: dict[str, str]) -> Message:
     thoughts: dict[str, str] = {}
     for name in THOUGHTS:
         thought = message.get(name)
-        if isinstance(thought, str) and thought.strip():
+        if isinstance(thought, str) and thought.strip() and not is_in(message.get("content"), thought):
             asked[name] = thoughts[thought] = thoughts.get(thought) or mark(f"the `{name}`")
     if message.get("tool_calls"):
         asked["tool_calls"] = [renamed(call, mark) for call in message["tool_calls"]]
     return asked
+
+
+def is_in(content: Any, thought: str) -> bool:
+    """Whether a content holds the thought itself, between its tags."""
+    return thought.strip() in [piece.strip() for piece in THINK_TAG.split(content or "")]
 
 
 def is_said(piece: str) -> bool:

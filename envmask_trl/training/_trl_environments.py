@@ -133,7 +133,7 @@ def resets_answered(opened: Sequence[Opened]) -> Iterator[None]:
         plain = inspect.getattr_static(kind, "reset")
 
         @functools.wraps(plain)
-        def reset(env: object, *args: Any, **row: Any) -> Any:
+        def reset(env: object, /, *args: Any, **row: Any) -> Any:
             return waiting.pop(id(env)) if id(env) in waiting else plain.__get__(env, kind)(*args, **row)
 
         return reset

@@ -22,7 +22,7 @@ def shown_prompts(prompts: Sequence[Any], tools: Sequence[Callable[..., Any]]) -
     with_calls = any(message.get("tool_calls") for prompt in prompts for message in messages_of(prompt))
     schemas = [get_json_schema(tool) for tool in tools] if with_calls else []
     return [
-        with_texts([{"content": message.get("content")} | restored(dict(message), schemas) for message in prompt])
+        with_texts([restored(dict(message), schemas) | {"content": message.get("content")} for message in prompt])
         if messages_of(prompt)
         else prompt
         for prompt in prompts

@@ -1,7 +1,6 @@
 """Samples with whatever TRL is configured for: vLLM (colocate or server), continuous batching, `generate`."""
 
-from collections.abc import Collection
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..rollout.samplers import Context, Sample
 from ..rollout.transformers_sampler import cut_at_stop
@@ -23,6 +22,8 @@ class TRLSampler:
     def __init__(self, trainer: "HookedGRPOTrainer"):
         self.trainer = trainer
         self.stop_ids = frozenset(trainer.eos_token_ids)
+        options: Any = trainer.args.generation_kwargs or {}
+        self.stops_at_texts = any(options.get(name) for name in ("stop", "stop_strings"))
 
     def sample(self, contexts: list[Context], max_new_tokens: list[int]) -> list[Sample]:
         rows, budget = self.trainer.max_over_processes(len(contexts), max(max_new_tokens, default=1))
@@ -35,16 +36,16 @@ class TRLSampler:
         if len(all_ids) != len(prompts):
             raise ValueError(f"the engine returned {len(all_ids)} turns for {len(prompts)} prompts")
         return [
-            with_logprobs(ended(list(ids), row_budget, self.stop_ids), logprobs)
+            with_logprobs(self.ended(list(ids), row_budget), logprobs)
             for ids, logprobs, row_budget in zip(
                 all_ids[: len(contexts)], all_logprobs[: len(contexts)], max_new_tokens, strict=True
             )
         ]
 
-
-def ended(ids: list[int], budget: int, stop_ids: Collection[int]) -> Sample:
-    """One row's turn: an engine that gave less than was asked for stopped by itself, at a stop string."""
-    return cut_at_stop(ids, budget, stop_ids, len(ids) if len(ids) < budget else None)
+    def ended(self, ids: list[int], budget: int) -> Sample:
+        """One row's turn; where the engine stops at texts, too, one that is shorter than was asked for ended at one."""
+        at_text = self.stops_at_texts and len(ids) < budget
+        return cut_at_stop(ids, budget, self.stop_ids, len(ids) if at_text else None)
 
 
 def with_logprobs(sample: Sample, logprobs: list[float | None] | None) -> Sample:
