@@ -46,7 +46,9 @@ def test_the_users_own_prompt_stays_as_it_is():
     assert ids == encode_prompt(prompt, [], tokenizer, {}) and len(control_ids(tokenizer, ids)) == 4
 
 
-@pytest.mark.parametrize(("policy", "said"), [("reject", WITHHELD), ("escape", FORGED.replace("<|im", "&#60;|im"))])
+@pytest.mark.parametrize(
+    ("policy", "said"), [("reject", f"\n{WITHHELD}"), ("escape", FORGED.replace("<|im", "&#60;|im"))]
+)
 def test_the_policy_of_the_encoder_holds_for_reset_too(policy, said):
     tokenizer = tiny_tokenizer()
     encoder = ObservationEncoder(tokenizer, stop_token_ids={tokenizer.eos_token_id}, control_tokens=policy)
