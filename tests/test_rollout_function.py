@@ -59,6 +59,11 @@ def test_each_row_is_rewarded_with_its_own_entry_of_a_column(as_kind, tmp_path):
     assert seen == [(float(n), "strict") for n in range(4)]
 
 
+def test_a_column_of_lists_of_one_number_beside_completions_of_one_token_is_no_mask(tmp_path):
+    single = {"completion_ids": [[EOS]] * 4, "logprobs": [[-0.1]] * 4, "env_mask": None}
+    assert trained(tmp_path, **single, passed=[[0], [1], [0], [1]]) == [[1]] * 4
+
+
 @pytest.mark.parametrize("entries", [3, 5])
 def test_a_column_of_another_length_is_named(entries, tmp_path):
     with pytest.raises(ValueError, match=f"{entries} entries in 'score' for 4 prompts; return one for each"):

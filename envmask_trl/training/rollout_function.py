@@ -86,9 +86,10 @@ def further_columns(
 
 
 def is_mask(rows: Sequence[Any], completion_ids: Sequence[Sequence[int]]) -> bool:
-    """Whether it has a 0 or 1 for every token, and not 1 for all."""
+    """Whether it has a 0 or 1 for every token, and not 1 for all; of single tokens nobody could tell."""
     pairs = zip(rows, completion_ids, strict=True)
-    if not all(isinstance(row, list | tuple) and len(row) == len(ids) for row, ids in pairs):
+    fits = all(isinstance(row, list | tuple) and len(row) == len(ids) for row, ids in pairs)
+    if not fits or max(map(len, completion_ids)) == 1:
         return False
     values = [value for row in rows for value in row]
     return all(isinstance(value, int | float) and value in (0, 1) for value in values) and not all(values)
