@@ -143,3 +143,11 @@ def test_an_async_reward_of_an_environment_that_failed_is_not_asked_for():
     played = [SimpleNamespace(stop_reason=reason) for reason in (StopReason.ENV_ERROR, StopReason.ANSWERED)]
     rewards = guarded(get_reward, SimpleNamespace(trajectories=played))
     assert asyncio.run(rewards(environments=[object(), SimpleNamespace(total=3.0)], gold=1)) == [None, 3.0]
+
+
+def test_a_column_of_any_name_reaches_reset():
+    room = Counter2()
+    row = {"env": 1, "kind": 2, "args": 3}
+    with resets_answered(reset_environments([room], [row])):
+        assert room.reset(**row) == " Count."
+        assert room.reset(**row) == " Count."
