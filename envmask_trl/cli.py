@@ -136,14 +136,14 @@ def run_audit(options: argparse.Namespace) -> int:
 
 def run_view(options: argparse.Namespace) -> int:
     """Show saved rollouts: who wrote each token, and which are trained."""
+    if options.figures is not None and find_spec("matplotlib") is None:
+        raise ValueError("--figures needs matplotlib; pip install 'envmask_trl[recipes]'")
     check_exists(options.rollouts)
     from .inspect.view import view
 
     page = view(options.rollouts, tokenizer=load_tokenizer(options.model), title=str(options.rollouts))
     print(page if options.terminal else f"{page.save(options.output)}: {page.summary}")
     if options.figures is not None:
-        if find_spec("matplotlib") is None:
-            raise ValueError("--figures needs matplotlib; pip install 'envmask_trl[recipes]'")
         from .inspect.figures import draw_figures
 
         print(*draw_figures(page.rollouts, options.figures), sep="\n")

@@ -182,6 +182,14 @@ def test_view_writes_a_page_or_prints_the_tokens(rollouts, model_folder, tmp_pat
     assert (tmp_path / "figures" / "sequence.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_figures_without_matplotlib_are_told_before_the_page_is_written(rollouts, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("envmask_trl.cli.find_spec", lambda name: None)
+    assert main(["view", str(rollouts), "--model", "none", "--figures", "figures"]) == 2
+    assert "--figures needs matplotlib; pip install 'envmask_trl[recipes]'" in capsys.readouterr().err
+    assert list(tmp_path.glob("*.html")) == []
+
+
 def test_a_reader_that_closes_the_pipe_early_sees_no_traceback(tmp_path):
     rows = [row(user(str(number)), calls("a"), says("7")) for number in range(3)]
     data = write_rows(tmp_path / "rows.jsonl", *rows)

@@ -16,7 +16,6 @@ PACKAGE = Path(envmask_trl.__file__).parent
 FILES = sorted(PACKAGE.rglob("*.py"))
 LAYERS = {  # a module may import from its own layer and from lower ones
     "trajectory": 0,
-    "deadline": 0,
     "masks": 1,
     "packing": 1,
     "rollout": 2,

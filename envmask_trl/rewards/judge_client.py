@@ -1,10 +1,12 @@
 """Asks a chat endpoint and says whether trying again can help. Knows the `openai` client: no rubric, no verdict."""
 
+from collections.abc import Callable
 from functools import partial
-from typing import Any, cast
+from queue import Empty, SimpleQueue
+from threading import Thread
+from typing import Any, TypeVar, cast
 
-from ..deadline import within
-
+Value = TypeVar("Value")
 LONGEST_PAUSE_S = 60.0  # that the `openai` client makes between two tries, where a server asks for it
 
 
@@ -91,10 +93,35 @@ class ChatClient:
                 ),
             )
             content = completion.choices[0].message.content
-        except TimeoutError as error:
-            raise Unavailable(f"no whole reply within {self.deadline_s:g} s") from error
         except (openai.APIResponseValidationError, ValueError, TypeError, AttributeError, LookupError) as error:
             raise ValueError("the endpoint's reply was no chat completion") from error
         if not isinstance(content, str):
             raise ValueError("the reply held no text")
         return content
+
+
+def within(deadline_s: float, work: Callable[[], Value]) -> Value:
+    """What `work` returns or raises, if that is soon enough.
+
+    HTTP clients count a time-out anew for every read, so a server that sends a byte now and then is waited for without
+    end. The thread that does is left behind.
+
+    Raises:
+        Unavailable: nothing came in `deadline_s` seconds.
+    """
+    done: SimpleQueue[tuple[bool, Any]] = SimpleQueue()
+
+    def run() -> None:
+        try:
+            done.put((True, work()))
+        except BaseException as error:
+            done.put((False, error))
+
+    Thread(target=run, daemon=True).start()
+    try:
+        succeeded, value = done.get(timeout=deadline_s)
+    except Empty:
+        raise Unavailable(f"no whole reply within {deadline_s:g} s") from None
+    if not succeeded:
+        raise value
+    return cast(Value, value)
